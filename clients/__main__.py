@@ -1,0 +1,5 @@
+"""`python -m clients` is the `rushlight` command."""
+
+from clients.cli import main
+
+main()

@@ -1,0 +1,251 @@
+"""The `rushlight` command. One function per command: flags in, the right module called.
+
+Imports are inside the commands, so that each starts with no more than it needs. A UserError is one
+line on stderr and exit status 1; wrong usage is 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from clients.errors import UserError
+
+app = typer.Typer(
+    help="A local completion server for old computers: GGUF models on the CPU, OpenAI's API.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ModelArgument = Annotated[Path, typer.Argument(help="A GGUF file.", show_default=False)]
+ConfigOption = Annotated[
+    Path | None, typer.Option(help="Settings file (default: ./config.toml if there is one)")
+]
+ThreadsOption = Annotated[
+    int | None, typer.Option(min=0, help="Threads; 0 = the CPUs this process may use")
+]
+CtxOption = Annotated[
+    int | None, typer.Option(min=0, help="Tokens a chat may hold; 0 = the model's own, up to 4096")
+]
+SystemOption = Annotated[str | None, typer.Option(help="What the model is told beforehand")]
+MaxTokensOption = Annotated[
+    int | None, typer.Option(min=1, help="Tokens of a reply at most", show_default=False)
+]
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        app(prog_name="rushlight")
+    except UserError as error:
+        print(f"rushlight: error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"rushlight {metadata.version('rushlight')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version"),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A GGUF file (default: engine.model_path in the settings)", show_default=False
+        ),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port; 0 = any free one")
+    ] = None,
+    config: ConfigOption = None,
+    threads: ThreadsOption = None,
+    ctx: CtxOption = None,
+    log_level: Annotated[
+        str | None, typer.Option(help="debug, info, warning or error", show_default=False)
+    ] = None,
+) -> None:
+    """Serve a model over HTTP until Ctrl-C."""
+    from engine import ConfigError
+    from server.config import load_config
+    from server.run import serve as run
+
+    flags: dict[str, dict[str, Any]] = {
+        "engine": {
+            "model_path": None if model is None else str(model),
+            "n_threads": threads,
+            "n_ctx": ctx,
+        },
+        "server": {"host": host, "port": port},
+        "log": {"level": log_level},
+    }
+    given = {
+        section: {key: value for key, value in values.items() if value is not None}
+        for section, values in flags.items()
+    }
+    try:
+        settings = load_config(config, given)
+    except ConfigError as error:
+        raise UserError(str(error)) from error
+    raise typer.Exit(run(settings))
+
+
+@app.command()
+def prompt(
+    model: ModelArgument,
+    text: Annotated[str, typer.Argument(help="What to ask; - reads it from standard input")],
+    system: SystemOption = None,
+    max_tokens: MaxTokensOption = None,
+    temperature: Annotated[float, typer.Option(min=0, help="0 = the likeliest token always")] = 0,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the text as it is, without a chat template")
+    ] = False,
+    config: ConfigOption = None,
+    threads: ThreadsOption = None,
+    ctx: CtxOption = None,
+) -> None:
+    """Ask a model one thing, without a server running."""
+    from rich.console import Console
+
+    from clients.chat import printable
+    from clients.client import Reply, Text
+    from clients.private_server import private_server
+
+    if raw and system is not None:
+        raise typer.BadParameter("--system needs a chat template, which --raw leaves out")
+    asked = sys.stdin.read() if text == "-" else text
+    messages = [{"role": "system", "content": system}] if system is not None else []
+    messages.append({"role": "user", "content": asked})
+    options: dict[str, Any] = {"temperature": temperature}
+    if max_tokens or raw:  # the API's own default for raw text is 16 tokens: too few to be of use
+        options["max_tokens"] = max_tokens or 128
+    arguments = [str(model)]
+    for flag, value in (("--config", config), ("--threads", threads), ("--ctx", ctx)):
+        arguments += [] if value is None else [flag, str(value)]
+
+    _unwind_on_sigterm()
+    show = printable if sys.stdout.isatty() else str
+    status = Console(stderr=True).status("starting ...")
+    with status, private_server(arguments, lambda health: status.update(str(health))) as client:
+        try:
+            for event in client.stream(asked if raw else messages, **options):
+                if isinstance(event, Text):
+                    status.stop()
+                    print(show(event.text), end="", flush=True)
+        finally:
+            print(flush=True)  # an error or an interrupt begins on a line of its own
+        if isinstance(event, Reply) and event.finish_reason == "length":
+            print("rushlight: the reply reached its length limit", file=sys.stderr)
+
+
+@app.command()
+def chat(
+    url: Annotated[str, typer.Option(help="Where the server is")] = "http://127.0.0.1:8080",
+    api_key: Annotated[
+        str | None, typer.Option(envvar="RUSHLIGHT_API_KEY", help="Key, if the server wants one")
+    ] = None,
+    system: SystemOption = None,
+    max_tokens: MaxTokensOption = None,
+    temperature: Annotated[float | None, typer.Option(min=0, show_default=False)] = None,
+) -> None:
+    """Talk with the model of a running server."""
+    from rich.console import Console
+
+    from clients.chat import Chat
+    from clients.client import Client
+
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  # line editing and history for input()
+    given = {"max_tokens": max_tokens, "temperature": temperature}
+    options = {name: value for name, value in given.items() if value is not None}
+    console = Console()
+    with Client(url, api_key) as client:
+        with console.status("starting ...") as status:
+            for health in client.until_ready():
+                status.update(str(health))
+        Chat(client, console, system, **options).run(lambda: input("> "))
+
+
+@app.command()
+def bench(
+    model: ModelArgument,
+    threads: Annotated[int, typer.Option(min=0, help="0 = the CPUs this process may use")] = 0,
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens to prefill")] = 128,
+    decode: Annotated[int, typer.Option(min=1, help="Tokens to decode")] = 32,
+    reps: Annotated[int, typer.Option(min=1, help="Repetitions; the median counts")] = 3,
+    json: Annotated[bool, typer.Option("--json", help="Only the last line")] = False,
+    answer_check: Annotated[
+        bool,
+        typer.Option(
+            "--answer-check/--no-answer-check", help="Ask for the capital of France beforehand"
+        ),
+    ] = True,
+) -> None:
+    """Measure the engine on this machine: a table on stderr, then one line of JSON."""
+    from rich.console import Console
+
+    from clients.bench import bench as measure
+    from clients.bench import json_line, table_of
+
+    console = Console(stderr=True)
+    report = measure(model, threads, prompt, decode, reps, answer_check, console)
+    if not json:
+        console.print(table_of(report))
+    print(json_line(report))
+
+
+@app.command()
+def fetch(
+    folder: Annotated[Path, typer.Option("--dir", help="Where models are kept")] = Path("models"),
+) -> None:
+    """Download the demo model (98 MB), unless it is there; prints its path."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    from clients.fetch_model import SMOLLM2, fetch_model
+
+    _unwind_on_sigterm()
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(SMOLLM2.filename, total=None)
+
+        def show(stage: str, done: int, total: int) -> None:
+            bar.update(task, description=f"{stage} {SMOLLM2.filename}", completed=done, total=total)
+
+        path = fetch_model(folder, show)
+    print(path)
+
+
+def _unwind_on_sigterm() -> None:
+    """Let SIGTERM end this process through its `finally` blocks: they stop children and tidy up."""
+
+    def leave(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+if __name__ == "__main__":
+    main()

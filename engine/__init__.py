@@ -1,0 +1,79 @@
+"""Tokens in, tokens out: loads a GGUF model and generates text with it. No HTTP here.
+
+    from engine import Engine, EngineConfig, SamplingParams
+
+    with Engine(EngineConfig("model.gguf")) as engine:
+        prompt = engine.encode_chat([{"role": "user", "content": "What is the capital of France?"}])
+        for event in engine.generate(prompt, SamplingParams(temperature=0)):
+            print(event.text, end="")
+
+What is named here is the public API; nothing else is imported from outside.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from engine.config import EngineConfig
+from engine.errors import (
+    ChatTemplateError,
+    ConfigError,
+    ContextLengthExceeded,
+    EngineClosed,
+    EngineError,
+    EngineFailed,
+    GGUFError,
+    InvalidRequest,
+    QueueFull,
+    UnsupportedModel,
+)
+from engine.generation import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Generation,
+    Phase,
+    Progress,
+    Timings,
+    Token,
+)
+from engine.sampler import SamplingParams
+from engine.info import LoadProgress, ModelInfo
+
+if TYPE_CHECKING:
+    from engine.worker import Engine
+
+__all__ = [
+    "ChatTemplateError",
+    "ConfigError",
+    "ContextLengthExceeded",
+    "Engine",
+    "EngineClosed",
+    "EngineConfig",
+    "EngineError",
+    "EngineFailed",
+    "Event",
+    "Failed",
+    "FinishReason",
+    "Finished",
+    "GGUFError",
+    "Generation",
+    "InvalidRequest",
+    "LoadProgress",
+    "ModelInfo",
+    "Phase",
+    "Progress",
+    "QueueFull",
+    "SamplingParams",
+    "Timings",
+    "Token",
+    "UnsupportedModel",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Engine comes when it is asked for: it imports Numba, half a second that a usage error need not cost."""
+    if name == "Engine":
+        from engine.worker import Engine
+
+        return Engine
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

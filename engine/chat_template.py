@@ -1,0 +1,226 @@
+"""A chat becomes the one text its model was trained on, through the template in the model's file.
+
+The output is shielded (see special_tokens): `Tokenizer.encode_template` makes it ids, `unshield`
+plain text. Control tokens in messages are broken, and so is markup (thinking and tool tags) except
+in the assistant's own turns: templates look there for `</think>`, and the model wrote it so.
+Does not know HTTP, nor what the reply will look like.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final, Self
+
+from jinja2 import TemplateError, TemplateSyntaxError, meta
+from jinja2.exceptions import SecurityError
+
+from engine.chat_messages import normalise_messages
+from engine.errors import ChatTemplateError, InvalidRequest
+from engine.gguf_file import GGUFFile
+from engine.special_tokens import SpecialTokens, unshield
+from engine.template_sandbox import (
+    GivenList,
+    TemplateEnvironment,
+    TemplateRefusal,
+    render,
+    strftime_now,
+    to_json,
+)
+from engine.template_style import Message, TemplateStyle, find_style
+from engine.tokenizer import Tokenizer
+
+CHATML: Final = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+LLAMA_3: Final = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' }}"
+    "{{ message.content | trim + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
+# For files without a template: the first one whose tokens the vocabulary has.
+DEFAULTS: Final = (
+    (CHATML, {"<|im_start|>", "<|im_end|>"}),
+    (LLAMA_3, {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}),
+)
+NO_TEMPLATE: Final = (
+    "this model's file has no chat template, and its vocabulary is neither ChatML's nor Llama 3's;"
+    " use plain completions, or a model made for chat"
+)
+
+ASSISTANT_TEXTS: Final = ("content", "reasoning_content", "reasoning", "thinking")
+THINKING_TAGS: Final = frozenset({"<think>", "</think>", "[THINK]", "[/THINK]"})
+TOKEN_VARIABLES: Final = {  # in metadata -> in templates
+    "bos": "bos_token",
+    "eos": "eos_token",
+    "unknown": "unk_token",
+    "padding": "pad_token",
+}
+_MARKUP: Final = re.compile(r"[<\[].+[>\]]", re.DOTALL)
+_RESERVED: Final = ("messages", "tools", "documents", "add_generation_prompt")
+
+
+class ChatTemplate:
+    """One model's chat template. Any thread may use it.
+
+    source:    the template's text; '' when there is none.
+    error:     why this model cannot chat; '' when it can.
+    variables: names of the variables the template reads, such as `tools` or `enable_thinking`.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        tokens: Mapping[str, str] | None = None,
+        control: Iterable[str] = (),
+        user_defined: Iterable[str] = (),
+    ) -> None:
+        """Compile; a bad template does not raise but sets `error`.
+
+        tokens: variables that hold a token's text, such as bos_token.
+        control, user_defined: texts of the model's special tokens.
+        """
+        self.source: Final = source
+        self.error = "" if source else NO_TEMPLATE
+        self.variables: frozenset[str] = frozenset()
+        self._tokens = {"bos_token": "", "eos_token": "", **(tokens or {})}
+        markup = [text for text in user_defined if self._is_markup(text)]
+        self._all_tokens = SpecialTokens(dict.fromkeys((*control, *markup), 0))
+        self._control_tokens = SpecialTokens(dict.fromkeys(set(control) - THINKING_TAGS, 0))
+        try:
+            environment = TemplateEnvironment()
+            self._template = environment.from_string(source)
+            self.variables = frozenset(meta.find_undeclared_variables(environment.parse(source)))
+        except Exception as error:  # a hostile template may raise anything, RecursionError for one
+            self.error = f"the model's chat template does not compile: {_reason(error)}"
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUFFile, tokenizer: Tokenizer) -> Self:
+        """The file's own template, or the one that its vocabulary was plainly made for.
+
+        Raises GGUFError for damaged metadata. No template, or a bad one, sets `error`.
+        """
+        vocabulary = tokenizer.vocabulary
+        tokens = {}
+        for name, variable in TOKEN_VARIABLES.items():
+            token_id = gguf.get_int(f"tokenizer.ggml.{name}_token_id", None)
+            if token_id is not None and 0 <= token_id < tokenizer.n_vocab:
+                tokens[variable] = vocabulary.texts[token_id]
+        special = vocabulary.control.keys() | vocabulary.user_defined.keys()
+        source = gguf.get_str("tokenizer.chat_template", "")
+        if not source:
+            source = next((text for text, needed in DEFAULTS if needed <= special), "")
+        return cls(source, tokens, vocabulary.control, vocabulary.user_defined)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The chat as shielded text.
+
+        template_kwargs: more variables for the template, such as enable_thinking.
+        Raises ChatTemplateError (none there, it refuses, it fails), InvalidRequest (bad messages).
+        """
+        if self.error:
+            raise ChatTemplateError(self.error)
+        if tools and not self.variables & {"tools", "functions"}:
+            raise InvalidRequest("this model's chat template has no place for tools", "tools")
+        if documents and "documents" not in self.variables:
+            raise InvalidRequest("this model's chat template has no place for them", "documents")
+        for name in template_kwargs or {}:
+            if name in _RESERVED or name in self._tokens:
+                raise InvalidRequest(
+                    f"the chat template's variable '{name}' cannot be set this way",
+                    f"chat_template_kwargs.{name}",
+                )
+        normal = normalise_messages(messages)
+        try:
+            shielded = {
+                **_shielded(template_kwargs or {}, self._all_tokens),
+                "messages": [self._prepare(message) for message in normal],
+                "tools": _shielded(tools, self._all_tokens),
+                "documents": _shielded(documents, self._all_tokens),
+                "add_generation_prompt": add_generation_prompt,
+            }
+            return self._render(shielded, self._style)
+        except TemplateRefusal as refusal:
+            raise ChatTemplateError(unshield(str(refusal))) from None
+        except Exception as error:  # anything: the template is a stranger's code
+            reason = unshield(_reason(error))
+            raise ChatTemplateError(f"the model's chat template failed: {reason}") from error
+
+    @cached_property
+    def _style(self) -> TemplateStyle:
+        def try_render(messages: list[Message], style: TemplateStyle) -> str:
+            try:
+                return self._render({"messages": messages, "add_generation_prompt": True}, style)
+            except Exception:
+                return ""
+
+        return find_style(try_render)
+
+    def _render(self, variables: Mapping[str, Any], style: TemplateStyle) -> str:
+        tools = variables.get("tools") or style.absent_tools
+        return render(
+            self._template,
+            {
+                **self._tokens,
+                **variables,
+                "messages": GivenList(map(style.message, variables["messages"])),
+                "tools": tools,
+                "documents": variables.get("documents") or None,
+                # Firefunction's names for the tools and the date.
+                "functions": to_json(tools or [], indent=4),
+                "datetime": strftime_now("%b %d %Y %H:%M:%S"),
+            },
+        )
+
+    def _prepare(self, message: Message) -> Message:
+        """The message shielded, and from a role that the template knows."""
+        if message["role"] == "developer" and "developer" not in self.source:
+            message = {**message, "role": "system"}  # OpenAI's newer word for it
+        own = ASSISTANT_TEXTS if message["role"] == "assistant" else ()
+        return {
+            _shielded(key, self._all_tokens): _shielded(
+                value, self._control_tokens if key in own else self._all_tokens
+            )
+            for key, value in message.items()
+        }
+
+    def _is_markup(self, text: str) -> bool:
+        """Whether an added word is structure of the chat: the template or all models use it so."""
+        return bool(_MARKUP.fullmatch(text)) and (
+            text in self.source or text in THINKING_TAGS or text[1] in "|｜"
+        )
+
+
+def _shielded(value: Any, tokens: SpecialTokens) -> Any:
+    """A copy of a JSON value with all its texts shielded, keys included."""
+    if isinstance(value, str):
+        return tokens.shield(value)
+    if isinstance(value, Mapping):
+        return {_shielded(k, tokens): _shielded(v, tokens) for k, v in value.items()}
+    if isinstance(value, Sequence):
+        return GivenList(_shielded(item, tokens) for item in value)
+    return value
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TemplateSyntaxError):
+        return f"line {error.lineno}: {error.message}"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, SecurityError):
+        return f"it is not allowed to do this: {error}"
+    if isinstance(error, TemplateError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

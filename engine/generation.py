@@ -1,0 +1,118 @@
+"""One request as the outside sees it: a Generation handle and the three events it reports.
+
+The engine thread is the only writer; any thread may read `progress()` and call `cancel()`.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from engine.errors import EngineError
+from engine.sampler import SamplingParams
+
+
+class FinishReason(enum.StrEnum):
+    """Why a generation ended."""
+
+    STOP = "stop"  # an end-of-generation token or a stop string
+    LENGTH = "length"  # max_tokens reached, or the context is full
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where a request's time went. Seconds; a phase that did not happen is 0."""
+
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token was decoded. `text` is what may be shown now: '' while text is held back."""
+
+    token_id: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a request that ended well (or was cancelled)."""
+
+    finish_reason: FinishReason
+    text: str  # text that was still held back; follows the last Token's
+    n_prompt: int  # prompt tokens
+    n_cached: int  # of them, taken from the KV cache
+    n_decoded: int  # tokens generated, the end-of-generation token included
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The last event of a request that could not be finished."""
+
+    error: EngineError
+
+
+Event = Token | Finished | Failed
+
+
+class Phase(enum.StrEnum):
+    """Where a request is on its way."""
+
+    QUEUED = "queued"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A snapshot of a request on its way, for people who wait."""
+
+    phase: Phase
+    n_ahead: int  # requests before this one (queued only)
+    n_prompt: int
+    n_prefilled: int  # prompt tokens in the cache by now, reused ones included
+    n_decoded: int
+    elapsed_s: float  # since this phase began
+
+
+_ids = itertools.count(1)
+
+
+@dataclass(eq=False, slots=True)
+class Generation:
+    """The handle of one submitted request.
+
+    prompt_ids: token ids, BOS included if the model wants one.
+    on_event:   called from the engine thread with each event, in order; must not block or raise.
+    """
+
+    prompt_ids: list[int]
+    params: SamplingParams
+    on_event: Callable[[Event], None]
+    id: int = field(default_factory=lambda: next(_ids))
+    _cancel: threading.Event = field(default_factory=threading.Event)
+    _on_cancel: Callable[[], None] = lambda: None
+    _progress: Callable[[], Progress] | None = None
+
+    def cancel(self) -> None:
+        """Stop this request as soon as possible: in the queue, in prefill or between tokens. Idempotent."""
+        self._cancel.set()
+        self._on_cancel()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancel.is_set()
+
+    def progress(self) -> Progress:
+        """Where the request is now. Cheap; any thread."""
+        if self._progress is None:
+            return Progress(Phase.QUEUED, 0, len(self.prompt_ids), 0, 0, 0.0)
+        return self._progress()

@@ -1,0 +1,188 @@
+"""Chooses the CPU profile and the kernel cache before Numba is imported, and holds the compile options.
+
+Import this module before anything that imports Numba. A profile is a fixed set of CPU features, not
+"whatever this CPU has", so that kernels compiled elsewhere (in an image, on a like laptop) are found in the cache.
+The cache folder's name holds the profile and a hash of the engine's sources: Numba itself does not notice
+an edit in another file than the one that holds the cached function.
+
+RUSHLIGHT_CPU_PROFILE forces a profile; RUSHLIGHT_CACHE_DIR moves the cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class CpuProfile:
+    """A level of CPU to compile for.
+
+    lanes: 32-bit lanes in the vectors of the prefill tiles.
+    dot:   how four u8 x i8 products are summed: "vnni", "maddubs" or "plain" (simd.py).
+    needs: flags of /proc/cpuinfo that the host must show.
+    """
+
+    name: str
+    machine: str
+    llvm_cpu: str
+    llvm_features: str
+    lanes: int
+    dot: str
+    f16c: bool
+    fma: bool
+    needs: frozenset[str]
+
+
+_V2 = "ssse3 sse4_1 sse4_2 popcnt cx16"
+_V3 = f"{_V2} avx avx2 bmi1 bmi2 f16c fma movbe"
+_V4 = f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni"
+
+# Best first: the first one whose flags the host has is taken.
+PROFILES = (
+    CpuProfile(
+        "x86-64-v4-vnni", "x86_64", "x86-64-v4", "+avx512vnni,-prefer-256-bit", 16, "vnni", True, True,
+        frozenset(_V4.split()),
+    ),
+    CpuProfile(
+        "x86-64-v3-avxvnni", "x86_64", "x86-64-v3", "+avxvnni", 8, "vnni", True, True,
+        frozenset(f"{_V3} avx_vnni".split()),
+    ),
+    CpuProfile("x86-64-v3", "x86_64", "x86-64-v3", "+avx2", 8, "maddubs", True, True, frozenset(_V3.split())),
+    CpuProfile("x86-64-v2", "x86_64", "x86-64-v2", "+sse4.2", 4, "maddubs", False, False, frozenset(_V2.split())),
+    CpuProfile("aarch64", "aarch64", "generic", "+neon,+fp16", 4, "plain", True, True, frozenset()),
+    CpuProfile("generic", "", "generic", "", 4, "plain", False, False, frozenset()),
+)  # fmt: skip
+
+
+def host_cpu_flags() -> frozenset[str]:
+    """The CPU feature flags that the operating system reports; empty where it has no /proc/cpuinfo."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
+
+
+def choose_profile(machine: str, flags: frozenset[str], forced: str = "") -> CpuProfile:
+    """The best profile this CPU can run, or the forced one.
+
+    Raises ConfigError: `forced` is not a profile's name, or this CPU cannot run it.
+    """
+    machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+    possible = [p for p in PROFILES if p.machine in ("", machine) and p.needs <= flags]
+    if not forced:
+        return possible[0]
+    for p in possible:
+        if p.name == forced:
+            return p
+    raise ConfigError(
+        f"RUSHLIGHT_CPU_PROFILE={forced}: not a profile that this CPU can run; "
+        f"possible: {', '.join(p.name for p in possible)}"
+    )
+
+
+def _sources_hash() -> str:
+    root = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _cache_root() -> Path:
+    if folder := os.environ.get("RUSHLIGHT_CACHE_DIR"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rushlight"
+
+
+def _drop_old_caches(root: Path, keep: Path, n_keep: int = 4) -> None:
+    """Each edit of the engine makes a new cache folder: keep the last few, so that the disk does not fill up."""
+    others = [p for p in root.iterdir() if p != keep and p.is_dir()]
+    for old in sorted(others, key=lambda p: p.stat().st_mtime, reverse=True)[n_keep:]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _prepare() -> tuple[CpuProfile, Path]:
+    profile = choose_profile(
+        platform.machine(), host_cpu_flags(), os.environ.get("RUSHLIGHT_CPU_PROFILE", "")
+    )
+    root = _cache_root() / "kernels"
+    cache = root / f"{profile.name}-py{sys.version_info[0]}{sys.version_info[1]}-{_sources_hash()}"
+    if not cache.exists():
+        try:
+            cache.mkdir(parents=True)
+            _drop_old_caches(root, cache)
+        except OSError:
+            pass  # a read-only home: Numba falls back to a folder of its own, or compiles each time
+    os.environ["NUMBA_CPU_NAME"] = profile.llvm_cpu
+    # Both must be set: the name alone leaves the host's own features on (AVX-512 in "Haswell" code).
+    os.environ["NUMBA_CPU_FEATURES"] = profile.llvm_features
+    os.environ["NUMBA_CACHE_DIR"] = str(cache)
+    return profile, cache
+
+
+if "numba" in sys.modules:
+    raise ImportError("engine.jit must be imported before numba: it chooses the CPU and the cache")
+PROFILE, CACHE_DIR = _prepare()
+
+import numba  # noqa: E402
+from numba import types  # noqa: E402
+
+# No reordering that changes NaN or infinity: a masked attention score is -inf on purpose.
+# error_model "numpy": a division never raises, so that compiled code holds no exception paths.
+_OPTIONS: dict[str, Any] = {
+    "fastmath": {"contract", "reassoc", "nsz", "arcp"},
+    "boundscheck": False,
+    "error_model": "numpy",
+}
+
+# Part of a kernel: inlined by LLVM, never cached on its own.
+inline: Any = numba.njit(nogil=True, forceinline=True, **_OPTIONS)
+
+
+def entry(*signatures: str) -> Any:
+    """Decorator for a function that Python calls: compiled for these signatures, found in the cache later.
+
+    The engine's compile options but for fast math, so that NaN and infinity keep their meaning.
+    """
+    options = {**_OPTIONS, "fastmath": False}
+    return numba.njit(list(signatures), nogil=True, cache=True, **options)
+
+
+class Native:
+    """A C function compiled from Python when its address is first asked for, and found in the cache later.
+
+    A start thus compiles only what its model needs. Numba's own `cfunc` compiles when a module is imported.
+    """
+
+    def __init__(self, function: Callable[..., None], signature: types.Type) -> None:
+        self.name = function.__name__
+        self._function = function
+        self._signature = signature
+        self._compiled: Any = None
+
+    @property
+    def address(self) -> int:
+        """Where the machine code is; an op record holds it."""
+        if self._compiled is None:
+            make = numba.cfunc(self._signature, nopython=True, cache=True, **_OPTIONS)
+            self._compiled = make(self._function)
+        return int(self._compiled.address)
+
+
+def native(signature: types.Type) -> Callable[[Callable[..., None]], Native]:
+    """Decorator: make a Native of a module-level function (one in a closure would miss the disk cache)."""
+    return lambda function: Native(function, signature)

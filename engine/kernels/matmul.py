@@ -1,0 +1,99 @@
+"""The matrix product op: weights of any type times the batch's rows, and the embedding lookup.
+
+One row or a few: each weight row is read once, straight from the mapped file, and its dot product with the input rows
+taken (`op.dot`, at the speed of memory). Many rows: L weight rows at a time are unpacked to a tile (`op.unpack`) that is
+multiplied with all rows (`op.tile_dot`, at the speed of arithmetic). Threads take blocks of weight rows as they get free.
+"""
+
+from __future__ import annotations
+
+from engine.kernels.activation import q8_row_bytes
+from engine.kernels.atomics import call_address
+from engine.kernels.op import cancelled, fields, kernel, n_rows, take
+from engine.kernels.simd import L, add, f32xL, load, read_f32, read_i32, read_u8, store, write_f32
+from engine.kernels.tile import K_CHUNK, offset_at, scale_at
+
+FEW = 3  # rows up to which weights are not worth unpacking to a tile
+_WEIGHT_ROWS = 32  # that a thread takes at a time when decoding; a multiple of L
+
+
+@kernel
+def matmul(op, batch, thread, n_threads):
+    """out = weight @ x + bias, or out += that (accumulate), for all rows.
+
+    weight: n_out rows of n_in; x: q8 rows (`planes` for each row), or f32 rows where float_x; out: f32[rows, n_out rounded up to 16].
+    """
+    o = fields(op)
+    rows = n_rows(op, batch)
+    x_stride = 4 * o.n_in if o.float_x != 0 else q8_row_bytes(o.n_in)
+    out_stride = (o.n_out + 15) // 16 * 64
+    planes = 1 if o.float_x != 0 else o.planes
+    scratch = o.scratch + thread * o.scratch_bytes
+    if rows <= FEW:
+        while True:
+            first = take(op, _WEIGHT_ROWS)
+            if first >= o.n_out:
+                break
+            n = min(_WEIGHT_ROWS, o.n_out - first)
+            w = o.weight + first * o.row_bytes
+            for t in range(rows * planes):
+                call_address(o.dot, (w, o.row_bytes, n, o.n_in, o.x + t * x_stride, scratch))
+                out = o.out + t // planes * out_stride + 4 * first
+                is_first = t % planes == 0
+                for i in range(0, n, L):
+                    v = load(f32xL, scratch + 4 * i)
+                    if o.bias != 0 and is_first:
+                        v = add(v, load(f32xL, o.bias + 4 * (first + i)))
+                    if o.accumulate != 0 or not is_first:
+                        v = add(v, load(f32xL, out + 4 * i))
+                    store(out + 4 * i, v)
+        return
+    while True:
+        first = take(op, L)
+        if first >= o.n_out or cancelled(batch):
+            break
+        n = min(L, o.n_out - first)
+        out = o.out + 4 * first
+        accumulate = o.accumulate
+        if o.bias != 0 and accumulate == 0:
+            for t in range(rows):
+                store(out + t * out_stride, load(f32xL, o.bias + 4 * first))
+            accumulate = 1
+        for k0 in range(0, o.n_in, K_CHUNK):
+            kn = min(K_CHUNK, o.n_in - k0)
+            w = o.weight + first * o.row_bytes
+            call_address(o.unpack, (w, o.row_bytes, n, k0, kn, scratch))
+            for plane in range(planes):
+                x = o.x + plane * x_stride
+                call_address(
+                    o.tile_dot,
+                    (scratch, kn, x, planes * x_stride, o.n_in, k0, rows, out, out_stride, accumulate),
+                )
+                accumulate = 1
+
+
+@kernel
+def embed(op, batch, thread, n_threads):
+    """out[row] = weight[token of row] * scale. weight: vocabulary rows of n_in of any type; out: f32[rows, n_in]."""
+    o = fields(op)
+    rows = n_rows(op, batch)
+    tile = o.scratch + thread * o.scratch_bytes
+    while True:
+        row = take(op, 1)
+        if row >= rows:
+            break
+        token = read_i32(fields(batch).token + 4 * row)
+        out = o.out + row * 4 * o.n_in
+        for k0 in range(0, o.n_in, K_CHUNK):
+            kn = min(K_CHUNK, o.n_in - k0)
+            w = o.weight + token * o.row_bytes
+            call_address(o.unpack, (w, o.row_bytes, 1, k0, kn, tile))
+            scale, offset = scale_at(tile, kn), offset_at(tile, kn, o.group)
+            for k in range(kn):
+                if o.float_x != 0:
+                    value = read_f32(tile + k * 4 * L)
+                else:
+                    g = k // o.group * 4 * L
+                    q = read_u8(tile + k // 4 * 4 * L + k % 4)
+                    value = read_f32(scale + g) * q + read_f32(offset + g)
+                write_f32(out + 4 * (k0 + k), value * o.scale)

@@ -1,0 +1,115 @@
+"""The op record and the batch record: all that a kernel is given, and the decorators that make kernels.
+
+A kernel is kernel(op, batch, thread, n_threads), called by every thread of the team for the same op. Threads
+divide the work by taking items from the op's own counter (`take`), so that a slow thread holds nobody up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from engine.jit import Native, inline, native
+from engine.kernels.atomics import address_of, fetch_add, read_shared
+
+import numba  # isort: skip  # after engine.jit
+from numba import types  # isort: skip
+
+# One step of the plan. Addresses are int64; 0 = none. Which fields a kernel reads is said in its docstring.
+OP = np.dtype(
+    [
+        ("kernel", np.int64),  # address of the kernel
+        ("next", np.int64),  # first item that no thread has taken yet; zeroed before each run
+        ("meet", np.int32),  # 1 = the team meets after this op: a later op reads what it writes
+        ("rows_out", np.int32),  # 1 = runs over the batch's output rows instead of all its rows
+        ("n_in", np.int32),  # row length of the input
+        ("n_out", np.int32),  # row length of the output
+        ("x", np.int64),  # input rows
+        ("y", np.int64),  # second input
+        ("z", np.int64),  # third input
+        ("out", np.int64),  # output rows, f32
+        ("q8", np.int64),  # output rows in 8 bits (activation.py)
+        ("weight", np.int64),  # mapped weights, or f32 vector
+        ("row_bytes", np.int64),  # bytes from one weight row to the next
+        ("bias", np.int64),  # f32[n_out]
+        ("planes", np.int32),  # q8 rows that together stand for one input row (activation.py)
+        ("accumulate", np.int32),  # 1 = add to `out` instead of overwriting
+        ("float_x", np.int32),  # 1 = the weight type wants f32 input rows, and unpacks to a float tile
+        ("group", np.int32),  # weights that share a scale in a tile
+        ("dot", np.int64),  # quants: rows of weights times one input row
+        ("unpack", np.int64),  # quants: rows of weights to a tile
+        ("tile_dot", np.int64),  # tile times many input rows
+        ("scratch", np.int64),  # this op's scratch memory, thread by thread
+        ("scratch_bytes", np.int64),  # of one thread
+        ("n_head", np.int32),
+        ("n_head_kv", np.int32),
+        ("head_dim", np.int32),
+        ("n_rot", np.int32),  # dimensions of a head that RoPE turns
+        ("rope_halves", np.int32),  # RoPE turns i with i + n_rot / 2 (1) or 2 i with 2 i + 1 (0)
+        ("layer_offset", np.int64),  # bytes from a page's start to this layer's K
+        ("table", np.int64),  # RoPE: f32[rows, n_rot], cosine and sine of each angle
+        ("eps", np.float32),
+        ("scale", np.float32),
+    ],
+    align=True,
+)
+
+# What changes from one run of the plan to the next.
+BATCH = np.dtype(
+    [
+        ("cancel", np.int64),  # not 0 = stop at the next op or tile
+        ("op_done", np.int64),  # ops finished in this run
+        ("n_rows", np.int32),
+        ("n_rows_out", np.int32),
+        ("token", np.int64),  # i32[n_rows]
+        ("pos", np.int64),  # i32[n_rows]: place in its chat
+        ("pages", np.int64),  # i64[n_rows]: address of the row's page table, i64[...] page addresses
+        ("row_out", np.int64),  # i32[n_rows_out]: rows whose logits are wanted
+    ],
+    align=True,
+)
+
+_SIGNATURE = types.void(
+    types.CPointer(numba.from_dtype(OP)),
+    types.CPointer(numba.from_dtype(BATCH)),
+    types.int64,
+    types.int64,
+)
+_NEXT = OP.fields["next"][1]
+_CANCEL = BATCH.fields["cancel"][1]
+
+
+def kernel(function: Callable[..., None]) -> Native:
+    """Decorator: a kernel, compiled when a plan first uses it."""
+    return Native(function, _SIGNATURE)
+
+
+def part(n_args: int) -> Callable[[Callable[..., None]], Native]:
+    """Decorator: a C function of n int64 arguments that kernels call through an op's address."""
+    return native(types.void(*[types.int64] * n_args))
+
+
+@inline
+def fields(pointer):
+    """The record behind a kernel's op or batch argument."""
+    return numba.carray(pointer, 1)[0]
+
+
+@inline
+def take(op, n):
+    """Take the op's next n items for this thread; returns the first one's number, which may be past the last item."""
+    return fetch_add(address_of(op) + _NEXT, n)
+
+
+@inline
+def cancelled(batch):
+    """Whether this run is to stop. Looked at where an op may take long."""
+    return read_shared(address_of(batch) + _CANCEL) != 0
+
+
+@inline
+def n_rows(op, batch):
+    """How many rows the op runs over."""
+    b = fields(batch)
+    return b.n_rows_out if fields(op).rows_out != 0 else b.n_rows

@@ -1,0 +1,242 @@
+"""The transformer, top to bottom: lays out the plan for a model's weights, and runs it over batches.
+
+Knows no chats and no text. One plan serves prefill (many rows) and decode (one row).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.kernels import attention as attention_kernel
+from engine.kernels.activation import q8_row_bytes, quantise_rows, rms_norm, silu_mul
+from engine.kernels.kv_page import layer_bytes
+from engine.kernels.matmul import embed, matmul
+from engine.kernels.rope import rope_and_store, rope_angles
+from engine.kernels.team import Team
+from engine.kernels.tile import tile_bytes
+from engine.model_config import ModelConfig
+from engine.plan import Batch, Plan, Workspace
+from engine.weights import LayerWeights, Matrix, Vector, Weights
+
+_ROW_GROUP = 8  # kernels may touch rows up to the next multiple of this
+
+
+class Cancelled(Exception):
+    """The run was stopped by Batch.cancel; what it wrote to the cache is not complete."""
+
+
+class Model:
+    """A model ready to run: weights, plan, workspace and thread team.
+
+    max_rows: tokens of one run at most.
+    on_compile: called with (done, total) while kernels are compiled or loaded.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        max_rows: int,
+        n_threads: int,
+        on_compile: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        self.config = config
+        self.weights = weights
+        self.max_rows = max_rows
+        self.n_vocab = weights.token_embd.n_out
+        self.batch = Batch(max_rows)
+        self.workspace = Workspace()
+        self.page_bytes = config.n_layer * layer_bytes(config.n_head_kv, config.head_dim)
+        self.plan = Plan()
+        self._n_threads = n_threads
+        self._buffer_rows = (max_rows + _ROW_GROUP - 1) // _ROW_GROUP * _ROW_GROUP
+        self._frequencies = self._rope_frequencies()
+        self._logits = self._lay_out()
+        functions = self.plan.functions()
+        for done, function in enumerate(functions):
+            on_compile(done, len(functions))
+            _ = function.address
+        on_compile(len(functions), len(functions))
+        self.plan.finish()
+        self.team = Team(n_threads)
+
+    def run(self) -> npt.NDArray[np.float32]:
+        """Run the plan over `self.batch`. Returns logits f32[n_rows_out, n_vocab], overwritten by the next run.
+
+        Raises Cancelled when the batch was cancelled meanwhile.
+        """
+        self.team.run(self.plan.address, len(self.plan), self.batch.address)
+        if self.batch.cancelled:
+            raise Cancelled
+        return self._logits[: int(self.batch.record["n_rows_out"][0]), : self.n_vocab]
+
+    def forward(
+        self, tokens: Sequence[int], first_pos: int, pages: int, rows_out: Sequence[int]
+    ) -> npt.NDArray[np.float32]:
+        """Fill the batch with one chat's next tokens and run it; see Batch.fill and run."""
+        self.batch.fill(tokens, first_pos, pages, rows_out)
+        return self.run()
+
+    def close(self) -> None:
+        self.team.close()
+
+    # --- the plan ----------------------------------------------------------------------------------------------
+
+    def _lay_out(self) -> npt.NDArray[np.float32]:
+        """Emit all ops. Returns the logits buffer, f32[max_rows, n_vocab rounded up]."""
+        c, w = self.config, self.weights
+        n_q, n_kv = c.n_head * c.head_dim, c.n_head_kv * c.head_dim
+        scratch_bytes = max(
+            tile_bytes(0),
+            tile_bytes(16),
+            attention_kernel.scratch_bytes(c.n_head, c.n_head_kv, c.head_dim),
+            4 * c.n_embd,
+        )
+        self._scratch = {
+            "scratch": self.workspace.reserve(self._n_threads * scratch_bytes),
+            "scratch_bytes": scratch_bytes,
+        }
+        self.x = self._floats(c.n_embd)  # the residual stream
+        self.normed = self._floats(c.n_embd)  # float input rows, only where a weight type wants them
+        self.q, self.k, self.v = self._floats(n_q), self._floats(n_kv), self._floats(n_kv)
+        self.attended = self._floats(n_q)
+        self.gate, self.up = self._floats(c.n_ff), self._floats(c.n_ff)
+        widest = max(2 * c.n_embd, n_q, c.n_ff)  # 2: two planes
+        self.q8 = self.workspace.reserve(self._buffer_rows * q8_row_bytes(widest))
+        self.angles = self._floats(c.n_rot)
+        n_logits = (self.n_vocab + 15) // 16 * 16
+        logits = self._floats(n_logits)
+
+        self.plan.emit(
+            rope_angles,
+            meet=False,
+            weight=self._frequencies.ctypes.data,
+            table=self.angles,
+            n_rot=c.n_rot,
+        )
+        self.plan.emit(embed, **self._matrix(w.token_embd), out=self.x, scale=1.0)
+        for i, layer in enumerate(w.blk):
+            self._attention_block(i, layer)
+            self._feed_forward_block(layer)
+        # The output is where rounding the input to 8 bits costs most (a quarter of all the divergence from f32), and
+        # where two planes cost least: few rows need logits.
+        self._norm(w.output_norm, (w.output,), rows_out=1, planes=2)
+        self._matmul(w.output, logits, rows_out=1, planes=2)
+        return self.workspace.array(logits, np.float32, (self._buffer_rows, n_logits))
+
+    def _attention_block(self, i: int, w: LayerWeights) -> None:
+        c = self.config
+        self._norm(w.attn_norm, (w.attn_q, w.attn_k, w.attn_v))
+        self._matmul(w.attn_q, self.q, bias=w.attn_q_bias, meet=False)
+        self._matmul(w.attn_k, self.k, bias=w.attn_k_bias, meet=False)
+        self._matmul(w.attn_v, self.v, bias=w.attn_v_bias)
+        heads = {
+            "n_head": c.n_head,
+            "n_head_kv": c.n_head_kv,
+            "head_dim": c.head_dim,
+            "layer_offset": i * layer_bytes(c.n_head_kv, c.head_dim),
+        }
+        self.plan.emit(
+            rope_and_store,
+            **heads,
+            x=self.q,
+            y=self.k,
+            z=self.v,
+            table=self.angles,
+            n_rot=c.n_rot,
+            rope_halves=int(c.rope_halves),
+        )
+        self.plan.emit(
+            attention_kernel.attention,
+            **heads,
+            **self._scratch,
+            x=self.q,
+            out=self.attended,
+            scale=1 / math.sqrt(c.head_dim),
+        )
+        n_in = w.attn_output.n_in
+        if w.attn_output.quant.group:
+            self.plan.emit(quantise_rows, x=self.attended, q8=self.q8, n_in=n_in)
+        self._matmul(w.attn_output, self.x, x=self.attended, bias=w.attn_output_bias, accumulate=1)
+
+    def _feed_forward_block(self, w: LayerWeights) -> None:
+        c = self.config
+        self._norm(w.ffn_norm, (w.ffn_gate, w.ffn_up))
+        self._matmul(w.ffn_gate, self.gate, meet=False)
+        self._matmul(w.ffn_up, self.up)
+        q8 = self.q8 if w.ffn_down.quant.group else 0
+        self.plan.emit(silu_mul, x=self.gate, y=self.up, q8=q8, n_in=c.n_ff)
+        self._matmul(w.ffn_down, self.x, x=self.gate, accumulate=1)
+
+    def _norm(self, weight: Vector, readers: tuple[Matrix, ...], rows_out: int = 0, planes: int = 1) -> None:
+        """RMS norm of the residual stream, in the forms that the matrices which read it want."""
+        as_floats = any(m.quant.group == 0 for m in readers)
+        in_8_bits = any(m.quant.group != 0 for m in readers)
+        self.plan.emit(
+            rms_norm,
+            **self._scratch,
+            x=self.x,
+            weight=weight.ctypes.data,
+            out=self.normed if as_floats else 0,
+            q8=self.q8 if in_8_bits else 0,
+            n_in=self.config.n_embd,
+            eps=self.config.rms_eps,
+            rows_out=rows_out,
+            planes=planes,
+        )
+
+    def _matmul(
+        self,
+        matrix: Matrix,
+        out: int,
+        *,
+        x: int = 0,
+        bias: Vector | None = None,
+        accumulate: int = 0,
+        rows_out: int = 0,
+        planes: int = 1,
+        meet: bool = True,
+    ) -> None:
+        """matrix times q8, or times the float rows x (the normed residual stream if 0) where the type wants them."""
+        self.plan.emit(
+            matmul,
+            meet=meet,
+            **self._matrix(matrix),
+            x=self.q8 if matrix.quant.group else x or self.normed,
+            out=out,
+            bias=0 if bias is None else bias.ctypes.data,
+            accumulate=accumulate,
+            rows_out=rows_out,
+            planes=planes,
+        )
+
+    def _matrix(self, matrix: Matrix) -> dict[str, object]:
+        """The fields that describe a matrix to an op."""
+        quant = matrix.quant
+        return {
+            "weight": matrix.address,
+            "row_bytes": matrix.row_bytes,
+            "n_in": matrix.n_in,
+            "n_out": matrix.n_out,
+            "float_x": int(quant.group == 0),
+            "group": quant.group,
+            "dot": quant.dot,
+            "unpack": quant.unpack,
+            "tile_dot": quant.tile_dot,
+            **self._scratch,
+        }
+
+    def _floats(self, n: int) -> int:
+        """A buffer f32[rows, n]."""
+        return self.workspace.reserve(self._buffer_rows * n * 4)
+
+    def _rope_frequencies(self) -> npt.NDArray[np.float64]:
+        """f64[n_rot / 2]: angle = position * frequency."""
+        c, factors = self.config, self.weights.rope_freqs
+        exponents = np.arange(0, c.n_rot, 2) / c.n_rot
+        frequencies = c.rope_theta**-exponents / c.rope_scale
+        return frequencies if factors is None else frequencies / factors.astype(np.float64)

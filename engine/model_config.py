@@ -1,0 +1,130 @@
+"""ModelConfig: all numbers of a model, from the GGUF's metadata and, for what no GGUF says, from the ARCHITECTURES table.
+
+The only file that knows architectures by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.errors import GGUFError, UnsupportedModel
+from engine.gguf_file import GGUFFile
+from engine.kernels.rope import MAX_HEAD_DIM
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What a GGUF does not say about its architecture."""
+
+    rope_halves: bool  # RoPE turns dimension i with i + n_rot / 2 (True) or 2 i with 2 i + 1 (False)
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "llama": Architecture(rope_halves=False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The shape of a model, in GGUF's names."""
+
+    architecture: str
+    n_layer: int
+    n_embd: int
+    n_ff: int
+    n_head: int
+    n_head_kv: int
+    head_dim: int
+    n_ctx_train: int  # tokens the model was made for
+    rms_eps: float
+    rope_theta: float  # base of the frequencies
+    rope_scale: float  # positions are divided by it ("linear" scaling)
+    rope_halves: bool
+    n_rot: int  # dimensions of a head that RoPE turns
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUFFile) -> ModelConfig:
+        """Raises UnsupportedModel for what this engine cannot run, GGUFError for missing or impossible numbers."""
+        name = gguf.get_str("general.architecture")
+        if name not in ARCHITECTURES:
+            raise UnsupportedModel("architecture", name, tuple(ARCHITECTURES))
+        row = ARCHITECTURES[name]
+        if gguf.get_int(f"{name}.expert_count", 0):
+            raise UnsupportedModel("model option", f"{name}.expert_count (a mixture of experts)")
+
+        n_embd = _positive(gguf, f"{name}.embedding_length")
+        n_head = _positive(gguf, f"{name}.attention.head_count")
+        n_head_kv = _same_in_all_layers(gguf, f"{name}.attention.head_count_kv", n_head)
+        head_dim = gguf.get_int(f"{name}.attention.key_length", n_embd // n_head)
+        config = cls(
+            architecture=name,
+            n_layer=_positive(gguf, f"{name}.block_count"),
+            n_embd=n_embd,
+            n_ff=_same_in_all_layers(gguf, f"{name}.feed_forward_length", None),
+            n_head=n_head,
+            n_head_kv=n_head_kv,
+            head_dim=head_dim,
+            n_ctx_train=_positive(gguf, f"{name}.context_length"),
+            rms_eps=gguf.get_float(f"{name}.attention.layer_norm_rms_epsilon"),
+            rope_theta=gguf.get_float(f"{name}.rope.freq_base", 10000.0),
+            rope_scale=_linear_rope_scale(gguf, name),
+            rope_halves=row.rope_halves,
+            n_rot=gguf.get_int(f"{name}.rope.dimension_count", head_dim),
+        )
+        config._check(gguf, name)
+        return config
+
+    def _check(self, gguf: GGUFFile, name: str) -> None:
+        def refuse(key: str, why: str) -> None:
+            raise GGUFError(gguf.path, f"{name}.{key}: {why}")
+
+        if self.n_head % self.n_head_kv:
+            refuse("attention.head_count_kv", f"{self.n_head} heads cannot share {self.n_head_kv} KV heads")
+        if gguf.get_int(f"{name}.attention.value_length", self.head_dim) != self.head_dim:
+            raise UnsupportedModel("model option", f"{name}.attention.value_length other than key_length")
+        if not 0 < self.head_dim <= MAX_HEAD_DIM or self.head_dim % 16:
+            raise UnsupportedModel("head size", f"{self.head_dim} (multiples of 16 up to {MAX_HEAD_DIM})")
+        if self.n_rot % 2 or not 0 < self.n_rot <= self.head_dim:
+            refuse("rope.dimension_count", f"{self.n_rot} is not an even number up to {self.head_dim}")
+        if self.rope_theta <= 0:
+            refuse("rope.freq_base", f"{self.rope_theta} is not positive")
+        for width in ("n_embd", "n_ff"):
+            if getattr(self, width) % 32:
+                raise UnsupportedModel("width", f"{width} = {getattr(self, width)} (multiples of 32)")
+
+
+def _positive(gguf: GGUFFile, key: str) -> int:
+    value = gguf.get_int(key)
+    if not 0 < value < 1 << 31:
+        raise GGUFError(gguf.path, f"{key}: {value} is not a sensible number")
+    return value
+
+
+def _same_in_all_layers(gguf: GGUFFile, key: str, default: int | None) -> int:
+    """A number that some files give as one number, some for each layer. Different ones are refused."""
+    value: Any = gguf.metadata.get(key, default)
+    if isinstance(value, np.ndarray):
+        if len(set(value.tolist())) != 1:
+            raise UnsupportedModel("model option", f"{key} that differs between layers")
+        value = int(value[0])
+        if value <= 0:
+            raise GGUFError(gguf.path, f"{key}: {value} is not a sensible number")
+        return value
+    if value is default and default is not None:
+        return default
+    return _positive(gguf, key)
+
+
+def _linear_rope_scale(gguf: GGUFFile, name: str) -> float:
+    """The factor of linear RoPE scaling, 1 for none. A bare factor without a type means linear; so does the old key."""
+    kind = gguf.get_str(f"{name}.rope.scaling.type", "")
+    if kind not in ("", "none", "linear"):
+        raise UnsupportedModel("RoPE scaling", kind, ("none", "linear"))
+    if kind == "none":
+        return 1.0
+    old = gguf.get_float(f"{name}.rope.scale_linear", 1.0)
+    factor = gguf.get_float(f"{name}.rope.scaling.factor", old)
+    return factor if factor > 0 else 1.0

@@ -1,0 +1,20 @@
+"""QUANTS: the table of tensor types, by GGML's type number. A new type is a new file and its name in the tuple below."""
+
+from __future__ import annotations
+
+from engine.errors import UnsupportedModel
+from engine.quants import bf16, f16, f32, q4_0, q4_1, q4_k, q6_k, q8_0
+from engine.quants.base import QuantType
+
+QUANTS: dict[int, QuantType] = {
+    module.QUANT.ggml_type: module.QUANT for module in (f32, f16, bf16, q4_0, q4_1, q8_0, q4_k, q6_k)
+}
+
+
+def quant_type(ggml_type: int, tensor: str) -> QuantType:
+    """The type of a tensor. Raises UnsupportedModel, naming the tensor and the types that are there."""
+    try:
+        return QUANTS[ggml_type]
+    except KeyError:
+        supported = tuple(q.name for q in QUANTS.values())
+        raise UnsupportedModel(f"tensor type of {tensor}", str(ggml_type), supported) from None

@@ -1,0 +1,153 @@
+"""Q6_K: 256 weights in 210 bytes: sixteen groups of 16, each with an 8-bit scale, values -32..31.
+
+    ql      u8[128]   low four bits
+    qh      u8[64]    high two bits
+    scales  i8[16]
+    d       f16
+
+    Two halves of 128 weights. In half h, for i = 0..31 (ql from 64 h, qh from 32 h):
+
+        weight       low bits            high bits
+        i            ql[i]      & 15     qh[i]      & 3
+        i + 32       ql[i + 32] & 15     qh[i] >> 2 & 3
+        i + 64       ql[i]      >> 4     qh[i] >> 4 & 3
+        i + 96       ql[i + 32] >> 4     qh[i] >> 6
+
+    weight = d * scale * (six bits - 32)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.jit import inline
+from engine.kernels.activation import dot_group, q8_d, q8_h
+from engine.kernels.op import part
+from engine.kernels.simd import (
+    L,
+    bor,
+    concat,
+    convert,
+    f32x8,
+    fma,
+    i8x16,
+    i32x8,
+    interleave,
+    lane_pair,
+    load,
+    lower,
+    mask,
+    mul,
+    prefetch,
+    read_f16,
+    read_f32,
+    shl,
+    shr,
+    splat,
+    stack,
+    store,
+    sum_lanes,
+    u8x32,
+    upper,
+    write_f32,
+    zeros,
+)
+from engine.kernels.tile import STAGE_2, STAGE_8, offset_at, scale_at, tile_dot_6bit_16
+from engine.quants.base import Blocks, Floats, QuantType
+
+BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
+BYTES = BLOCK.itemsize
+
+
+def dequantize(blocks: Blocks) -> Floats:
+    low = blocks["ql"].reshape(-1, 2, 1, 64)
+    low = np.concatenate([low & 15, low >> 4], axis=2).reshape(-1, 2, 4, 32)
+    high = blocks["qh"].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3
+    values = (low | high << 4).astype(np.float32).reshape(-1, 16, 16) - np.float32(32)
+    scale = blocks["d"].astype(np.float32)[:, None] * blocks["scales"].astype(np.float32)
+    return (scale[:, :, None] * values).reshape(-1, 256)
+
+
+@inline
+def group_scales(block):
+    """d * scale of the sixteen groups: two f32x8."""
+    raw = load(i8x16, block + 192)
+    d = splat(f32x8, read_f16(block + 208))
+    first = mul(convert(f32x8, convert(i32x8, lower(raw))), d)
+    second = mul(convert(f32x8, convert(i32x8, upper(raw))), d)
+    return first, second
+
+
+@inline
+def six_bits(block, half):
+    """The 128 weights of a half, 0..63: four u8x32."""
+    a, b = load(u8x32, block + 64 * half), load(u8x32, block + 64 * half + 32)
+    h = load(u8x32, block + 128 + 32 * half)
+    return (
+        bor(mask(a, 15), shl(mask(h, 3), 4)),
+        bor(mask(b, 15), shl(mask(h, 12), 2)),
+        bor(shr(a, 4), mask(h, 48)),
+        bor(shr(b, 4), shr(mask(h, 192), 2)),
+    )
+
+
+@inline
+def _dot_half(sums, block, half, x, d_x, scale):
+    """Add 128 weights; scale: f32x8 of their groups, the scales of the inputs still to be multiplied in."""
+    w0, w1, w2, w3 = six_bits(block, half)
+    s0 = mul(lane_pair(scale, 0), splat(f32x8, read_f32(d_x)))
+    s1 = mul(lane_pair(scale, 2), splat(f32x8, read_f32(d_x + 4)))
+    s2 = mul(lane_pair(scale, 4), splat(f32x8, read_f32(d_x + 8)))
+    s3 = mul(lane_pair(scale, 6), splat(f32x8, read_f32(d_x + 12)))
+    sums = dot_group(sums, w0, x, s0)
+    sums = dot_group(sums, w1, x + 32, s1)
+    sums = dot_group(sums, w2, x + 64, s2)
+    return dot_group(sums, w3, x + 96, s3)
+
+
+@part(6)
+def dot_q6_k(w, row_bytes, n_rows, n_in, x, out):
+    d_x, h_x = q8_d(x, n_in), q8_h(x, n_in)
+    for r in range(n_rows):
+        block = w + r * row_bytes
+        sums, offsets = zeros(f32x8), zeros(f32x8)
+        for b in range(n_in // 256):
+            prefetch(block + 1024)
+            prefetch(block + 1088)
+            prefetch(block + 1152)
+            first, second = group_scales(block)
+            offsets = fma(first, load(f32x8, h_x + 64 * b), offsets)
+            offsets = fma(second, load(f32x8, h_x + 64 * b + 32), offsets)
+            sums = _dot_half(sums, block, 0, x + 256 * b, d_x + 32 * b, first)
+            sums = _dot_half(sums, block, 1, x + 256 * b + 128, d_x + 32 * b + 16, second)
+            block += BYTES
+        write_f32(out + 4 * r, sum_lanes(sums) - 32.0 * sum_lanes(offsets))
+
+
+@part(6)
+def unpack_q6_k(w, row_bytes, n_rows, k0, kn, tile):
+    scale_out, offset_out = scale_at(tile, kn), offset_at(tile, kn, 16)
+    rows = stack(STAGE_8)  # eight runs of L rows of 32 bytes
+    scales, offsets = stack(STAGE_2), stack(STAGE_2)  # two runs of L rows of eight floats
+    for b in range(kn // 256):
+        for r in range(L):
+            block = w + min(r, n_rows - 1) * row_bytes + (k0 // 256 + b) * BYTES
+            first, second = group_scales(block)
+            store(scales + 32 * r, first)
+            store(scales + (L + r) * 32, second)
+            store(offsets + 32 * r, mul(first, splat(f32x8, -32.0)))
+            store(offsets + (L + r) * 32, mul(second, splat(f32x8, -32.0)))
+            for half in range(2):
+                w0, w1, w2, w3 = six_bits(block, half)
+                store(rows + ((4 * half) * L + r) * 32, w0)
+                store(rows + ((4 * half + 1) * L + r) * 32, w1)
+                store(rows + ((4 * half + 2) * L + r) * 32, w2)
+                store(rows + ((4 * half + 3) * L + r) * 32, w3)
+        for g in range(8):
+            interleave(rows + g * L * 32, tile + (8 * b + g) * 32 * L)
+        for half in range(2):
+            interleave(scales + half * L * 32, scale_out + (16 * b + 8 * half) * 4 * L)
+            interleave(offsets + half * L * 32, offset_out + (16 * b + 8 * half) * 4 * L)
+
+
+QUANT = QuantType("Q6_K", 14, BLOCK, 256, 16, dequantize, dot_q6_k, unpack_q6_k, tile_dot_6bit_16)

@@ -1,0 +1,77 @@
+"""Q8_0: 32 weights in 34 bytes, one scale, values -127..127.
+
+    d   f16       scale
+    qs  i8[32]
+
+    weight = d * qs
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.kernels.activation import q8_d
+from engine.kernels.op import part
+from engine.kernels.simd import (
+    L,
+    convert,
+    dot_signed,
+    f32x8,
+    flip,
+    fma,
+    i8x32,
+    i32x8,
+    interleave,
+    load,
+    prefetch,
+    read_f16,
+    read_f32,
+    splat,
+    stack,
+    store,
+    sum_lanes,
+    u8x32,
+    write_f32,
+    zeros,
+)
+from engine.kernels.tile import STAGE, offset_at, scale_at, tile_dot_8bit
+from engine.quants.base import Blocks, Floats, QuantType
+
+BLOCK = np.dtype([("d", "<f2"), ("qs", "i1", 32)])
+BYTES = BLOCK.itemsize
+
+
+def dequantize(blocks: Blocks) -> Floats:
+    return blocks["d"].astype(np.float32)[:, None] * blocks["qs"].astype(np.float32)
+
+
+@part(6)
+def dot_q8_0(w, row_bytes, n_rows, n_in, x, out):
+    d_x = q8_d(x, n_in)
+    for r in range(n_rows):
+        block = w + r * row_bytes
+        sums = zeros(f32x8)
+        for b in range(n_in // 32):
+            prefetch(block + 1024)
+            count = dot_signed(zeros(i32x8), load(i8x32, block + 2), load(i8x32, x + 32 * b))
+            d = read_f16(block) * read_f32(d_x + 4 * b)
+            sums = fma(convert(f32x8, count), splat(f32x8, d), sums)
+            block += BYTES
+        write_f32(out + 4 * r, sum_lanes(sums))
+
+
+@part(6)
+def unpack_q8_0(w, row_bytes, n_rows, k0, kn, tile):
+    scale, offset = scale_at(tile, kn), offset_at(tile, kn, 32)
+    rows = stack(STAGE)
+    for b in range(kn // 32):
+        for r in range(L):
+            block = w + min(r, n_rows - 1) * row_bytes + (k0 // 32 + b) * BYTES
+            store(rows + 32 * r, flip(load(u8x32, block + 2), 128))  # i8 -> u8, 128 more
+            d = read_f16(block)
+            write_f32(scale + (b * L + r) * 4, d)
+            write_f32(offset + (b * L + r) * 4, -128.0 * d)
+        interleave(rows, tile + 32 * L * b)
+
+
+QUANT = QuantType("Q8_0", 8, BLOCK, 32, 32, dequantize, dot_q8_0, unpack_q8_0, tile_dot_8bit)

@@ -1,0 +1,105 @@
+"""All state of one request inside the engine: from its prompt to its last event."""
+
+from __future__ import annotations
+
+import time
+
+from engine.errors import EngineError
+from engine.generation import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Generation,
+    Phase,
+    Progress,
+    Timings,
+    Token,
+)
+from engine.sampler import Sampler
+from engine.stop import StopChecker
+from engine.tokenizer import StreamDecoder, Tokenizer
+
+
+class Sequence:
+    """One request on its way. Written by the engine thread only."""
+
+    def __init__(self, generation: Generation, tokenizer: Tokenizer, n_ctx: int) -> None:
+        self.generation = generation
+        self.prompt_ids = generation.prompt_ids
+        self.phase = Phase.QUEUED
+        self.n_cached = 0
+        self.n_prefilled = 0
+        self.n_decoded = 0
+        self.next_id: int | None = None  # sampled, not yet read by the model
+        params = generation.params
+        room = n_ctx - len(self.prompt_ids)
+        self._n_max = room if params.max_tokens is None else min(params.max_tokens, room)
+        self._eog_ids = tokenizer.eog_ids
+        self._sampler = Sampler(params, tokenizer.n_vocab, self.prompt_ids, tokenizer.eog_ids)
+        self._decoder = StreamDecoder(tokenizer)
+        self._stop = StopChecker(params.stop)
+        self._since = time.monotonic()  # when the phase began
+        self._spent: dict[Phase, float] = {}
+
+    def enter(self, phase: Phase) -> None:
+        """Go on to the next phase; the clock of the old one stops."""
+        now = time.monotonic()
+        self._spent[self.phase] = now - self._since
+        self.phase, self._since = phase, now
+
+    def progress(self, n_ahead: int = 0) -> Progress:
+        return Progress(
+            phase=self.phase,
+            n_ahead=n_ahead,
+            n_prompt=len(self.prompt_ids),
+            n_prefilled=self.n_prefilled,
+            n_decoded=self.n_decoded,
+            elapsed_s=time.monotonic() - self._since,
+        )
+
+    def choose(self, logits) -> int | None:  # type: ignore[no-untyped-def]
+        """Sample the next token from logits f32[n_vocab] and report it. Returns it, or None when the reply has ended."""
+        token_id = self._sampler.sample(logits)
+        self._sampler.accept(token_id)
+        self.n_decoded += 1
+        if token_id in self._eog_ids and not self.generation.params.ignore_eos:
+            self.finish(FinishReason.STOP)
+            return None
+        text, stopped = self._stop.push(self._decoder.push(token_id))
+        self._report(Token(token_id, text))
+        if stopped:
+            self._end(FinishReason.STOP, "")
+            return None
+        if self.n_decoded >= self._n_max:
+            self.finish(FinishReason.LENGTH)
+            return None
+        return token_id
+
+    def finish(self, reason: FinishReason) -> None:
+        """End the reply: text that was held back is text after all."""
+        text, stopped = self._stop.push(self._decoder.flush())
+        if stopped:
+            reason = FinishReason.STOP
+        else:
+            text += self._stop.flush()
+        self._end(reason, text)
+
+    def fail(self, error: EngineError) -> None:
+        self.enter(Phase.DONE)
+        self._report(Failed(error))
+
+    def _end(self, reason: FinishReason, text: str) -> None:
+        self.enter(Phase.DONE)
+        spent = self._spent
+        timings = Timings(
+            queue_s=spent.get(Phase.QUEUED, 0.0),
+            prefill_s=spent.get(Phase.PREFILL, 0.0),
+            decode_s=spent.get(Phase.DECODE, 0.0),
+        )
+        self._report(
+            Finished(reason, text, len(self.prompt_ids), self.n_cached, self.n_decoded, timings)
+        )
+
+    def _report(self, event: Event) -> None:
+        self.generation.on_event(event)

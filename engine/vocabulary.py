@@ -1,0 +1,151 @@
+"""Vocabulary: what a GGUF file says of its tokens, one by one and by their roles.
+
+Texts, types, the bytes each stands for, BOS, EOS, and which tokens end a generation. Does not know
+how text is cut into tokens.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import GGUFError
+from engine.gguf_file import GGUFFile
+
+
+class TokenType(enum.IntEnum):
+    """`tokenizer.ggml.token_type`."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3  # structure of the prompt: never shown, never read from a user's text
+    USER_DEFINED = 4  # added words, matched whole before merging, in any text
+    UNUSED = 5
+    BYTE = 6  # named <0x0A>
+
+
+HIDDEN: Final = (TokenType.CONTROL, TokenType.UNKNOWN)
+SPECIAL: Final = (*HIDDEN, TokenType.USER_DEFINED)  # spelled as they are, not in byte letters
+
+# Metadata keys and texts of tokens that end a generation. Files name them in many places, and often
+# only some of them, so the set is the union of all; llama.cpp knows the same texts.
+END_KEYS: Final = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+END_TEXTS: Final = frozenset({
+    "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|end_of_text|>", "<|endoftext|>", "</s>",
+    "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<end_of_turn>", "<turn|>", "[e~[",
+    "<|tool_response>", "<end_of_utterance>", "<｜end▁of▁sentence｜>", "<eos>", "<EOT>", "_<EOT>",
+    "[EOT]", "[EOS]", "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>",
+    "<fim-repo>", "<|repo_name|>", "<reponame>", "<REPO>", "<|file_sep|>",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The tokens of one model.
+
+    texts:        as the file spells them: special tokens as they are, others in byte letters.
+    types:        TokenType of each, one byte per token.
+    bos_id:       None when the file names none; so with eos_id.
+    add_bos:      the file's own word on whether a prompt starts with BOS; None when it has none.
+    eog_ids:      every token that ends a generation.
+    control:      text -> id of the tokens that only a template may print.
+    user_defined: text -> id of the added words that any text may hold: tool and thinking tags, ...
+    """
+
+    texts: Sequence[str]
+    types: bytes
+    bos_id: int | None
+    eos_id: int | None
+    add_bos: bool | None
+    eog_ids: frozenset[int]
+    control: dict[str, int]
+    user_defined: dict[str, int]
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUFFile, ids: Mapping[str, int]) -> Self:
+        """Read the metadata under `tokenizer.ggml`. Texts stay in the mapping: keep `gguf` open.
+
+        ids: text -> id of every token, which the caller has made anyway.
+        Raises GGUFError.
+        """
+        texts = gguf.get_strings("tokenizer.ggml.tokens")
+        types = _token_types(gguf, len(texts))
+        ends = {text: ids[text] for text in END_TEXTS if text in ids}
+        eog_ids = _end_ids(gguf, ends, len(texts))
+        hidden = set(np.flatnonzero(np.isin(types, HIDDEN)).tolist())
+        hidden |= eog_ids.intersection(ends.values())  # some files call these ordinary words
+        user_defined = np.flatnonzero(types == TokenType.USER_DEFINED).tolist()
+        return cls(
+            texts,
+            types.tobytes(),
+            bos_id=_token_id(gguf, "bos", len(texts)),
+            eos_id=_token_id(gguf, "eos", len(texts)),
+            add_bos=gguf.get_bool("tokenizer.ggml.add_bos_token", None),
+            eog_ids=eog_ids,
+            # A single character cannot be broken by `shield`, so none is ever read as control.
+            control={texts[i]: i for i in hidden if len(texts[i]) > 1},
+            user_defined={texts[i]: i for i in user_defined if i not in hidden},
+        )
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """The bytes a token stands for; for a special token its name's."""
+        text, kind = self.texts[token_id], self.types[token_id]
+        if kind in SPECIAL:
+            return text.encode("utf-8", "surrogateescape")
+        if kind == TokenType.BYTE and (named := _BYTE_TOKEN.fullmatch(text)):
+            return bytes.fromhex(named[1])
+        return b"".join(_BYTE_OF.get(c) or c.encode("utf-8", "surrogateescape") for c in text)
+
+    def is_hidden(self, token_id: int) -> bool:
+        """Whether the token is structure that is never shown."""
+        return self.types[token_id] in HIDDEN or token_id in self.eog_ids
+
+
+def _byte_letters() -> dict[str, bytes]:
+    """GPT-2's alphabet: a printable character for each byte, its own where it has one."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    letters = {chr(byte): byte for byte in shown} | {chr(256 + i): b for i, b in enumerate(hidden)}
+    return {letter: bytes([byte]) for letter, byte in letters.items()}
+
+
+_BYTE_OF: Final = _byte_letters()
+_BYTE_TOKEN: Final = re.compile("<0x([0-9A-F]{2})>")
+
+
+def _token_types(gguf: GGUFFile, n_vocab: int) -> npt.NDArray[np.uint8]:
+    """u8[n_vocab] TokenType of each token, an own copy; all NORMAL when the file does not say."""
+    key = "tokenizer.ggml.token_type"
+    types = gguf.get_array(key, None)
+    if types is None:
+        return np.full(n_vocab, TokenType.NORMAL, np.uint8)
+    if len(types) != n_vocab:
+        raise GGUFError(gguf.path, f"{key} has {len(types)} entries for {n_vocab} tokens")
+    if not ((types >= 0) & (types <= 255)).all():
+        raise GGUFError(gguf.path, f"{key} holds values that are no token types")
+    return types.astype(np.uint8)
+
+
+def _token_id(gguf: GGUFFile, name: str, n_vocab: int) -> int | None:
+    key = f"tokenizer.ggml.{name}_token_id"
+    token_id = gguf.get_int(key, None)
+    if token_id is not None and not 0 <= token_id < n_vocab:
+        raise GGUFError(gguf.path, f"{key} = {token_id} is not one of the {n_vocab} tokens")
+    return token_id
+
+
+def _end_ids(gguf: GGUFFile, named: dict[str, int], n_vocab: int) -> frozenset[int]:
+    ids = {_token_id(gguf, name, n_vocab) for name in END_KEYS} | set(named.values())
+    has = named.keys()
+    # gpt-oss and Solar end each message with <|end|>, but a turn with one of the others.
+    if has >= {"<|end|>", "<|return|>", "<|call|>"} or has >= {"<|end|>", "<|calls|>", "<|flush|>"}:
+        ids.discard(named["<|end|>"])
+    if has >= {"</s>", "<|tool_response>"}:  # Gemma 4, where </s> is HTML
+        ids.discard(named["</s>"])
+    return frozenset(token_id for token_id in ids if token_id is not None)

@@ -1,0 +1,51 @@
+"""create_app: routes, errors and the engine's loader put together. Knows no route's inside."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+from server import completions, models
+from server.config import AppConfig
+from server.errors import ApiError
+from server.loader import EngineLoader
+from server.middleware import RequestMiddleware, RequestRecord, error_response
+from server.openapi import describe_bodies
+from server.services import Services
+
+
+def create_app(config: AppConfig, loader: EngineLoader) -> FastAPI:
+    """The application. It starts `loader` when it starts; ending it is the caller's."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        loader.start()
+        yield
+
+    # No /docs: its page loads scripts from elsewhere, and this server must work offline.
+    app = FastAPI(title="Rushlight", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.state.services = Services(config, loader, config.sampling.to_sampling_params())
+    app.include_router(models.router)
+    app.include_router(completions.router)
+    # Only what FastAPI itself raises: all else passes up to the middleware, which answers it.
+    app.add_exception_handler(HTTPException, _no_such_route)
+    app.add_middleware(RequestMiddleware)
+    describe_bodies(app)
+    return app
+
+
+async def _no_such_route(request: Request, error: Exception) -> Response:
+    """404 and 405 in the envelope of all other errors."""
+    assert isinstance(error, HTTPException), "registered for HTTPException"
+    allowed = (error.headers or {}).get("Allow")
+    asked = f"{request.method} {request.url.path:.200}"
+    told = ApiError(
+        error.status_code,
+        f"{asked}: this route takes {allowed}" if allowed else f"{asked}: there is no such route",
+        code="method_not_allowed" if allowed else "not_found",
+        headers=dict(error.headers or {}),
+    )
+    return error_response(told, RequestRecord.of(request))

@@ -1,0 +1,108 @@
+"""What goes wrong, as HTTP: one table from exception to status, type and code, one envelope.
+
+Knows OpenAI's error object. Does not log and does not know how a reply is sent.
+"""
+
+from __future__ import annotations
+
+from engine import (
+    ChatTemplateError,
+    ContextLengthExceeded,
+    EngineClosed,
+    EngineFailed,
+    InvalidRequest,
+    QueueFull,
+)
+from server.schema import Error, ErrorBody
+
+RETRY_QUEUE_FULL_S = 5  # a guess: on the machine in mind a short reply takes about this long
+RETRY_LOADING_S = 1
+
+# Exception -> (status, type, code). The first match wins, so subclasses come first.
+ENGINE_ERRORS: tuple[tuple[type[Exception], int, str, str | None], ...] = (
+    (ContextLengthExceeded, 400, "invalid_request_error", "context_length_exceeded"),
+    (ChatTemplateError, 400, "invalid_request_error", "chat_template_error"),
+    (InvalidRequest, 400, "invalid_request_error", None),
+    (QueueFull, 429, "rate_limit_error", "queue_full"),
+    (EngineClosed, 503, "server_error", "server_closing"),
+    (EngineFailed, 500, "server_error", "engine_failed"),
+)
+
+
+class ApiError(Exception):
+    """An error that is told to the client as it stands."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type
+        self.param = param
+        self.code = code
+        self.headers = headers or {}
+
+    def to_json(self) -> str:
+        """OpenAI's error envelope."""
+        body = ErrorBody(message=self.message, type=self.type, param=self.param, code=self.code)
+        return Error(error=body).model_dump_json()
+
+
+class ModelLoading(ApiError):
+    """The model is not there yet."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__(
+            503,
+            f"the model is still loading ({stage}); /health says how far it is",
+            type="server_error",
+            code="model_loading",
+            headers={"Retry-After": str(RETRY_LOADING_S)},
+        )
+
+
+class BodyTooLarge(ApiError):
+    """The body is longer than the configuration allows; it was not read to its end."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            413,
+            f"the request body is larger than {limit} bytes (server.max_body_bytes)",
+            code="body_too_large",
+            headers={"Connection": "close"},
+        )
+
+
+def api_error(error: Exception, request_id: str) -> ApiError:
+    """What the client is told about `error`. An exception outside the table gives nothing away."""
+    if isinstance(error, ApiError):
+        return error
+    for kind, status, type_, code in ENGINE_ERRORS:
+        if isinstance(error, kind):
+            return ApiError(
+                status,
+                str(error),
+                type=type_,
+                param=getattr(error, "param", None),
+                code=code,
+                headers={"Retry-After": str(RETRY_QUEUE_FULL_S)} if status == 429 else None,
+            )
+    return ApiError(
+        500,
+        f"internal error; the server's log has the details under {request_id}",
+        type="server_error",
+        code="internal_error",
+    )
+
+
+def is_unexpected(error: Exception) -> bool:
+    """True for what the table does not know: a bug, to be logged with its traceback."""
+    return not isinstance(error, (ApiError, *(kind for kind, *_ in ENGINE_ERRORS)))

@@ -1,0 +1,151 @@
+"""Which fields of other servers' APIs we know, and what we do when a request carries one.
+
+A field that is not obeyed and not in these tables is unknown: ignored and named in the reply, or
+refused, as `server.unknown_fields` says. Knows values, not types: what we obey is in requests.py.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any
+
+from server.errors import ApiError
+
+# Known and not supported -> the values that ask for nothing. Any other value is a 400.
+# OpenAI's come first, then llama.cpp's, then vLLM's, mlx-lm's and Ollama's.
+INACTIVE: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "moderation": (),
+    "n": (1,),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "store": (False,),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    "adaptive_target": (-1, -1.0),
+    "cache_prompt": (True,),
+    "continue_final_message": (False,),
+    "dry_multiplier": (0, 0.0),
+    "dynatemp_range": (0, 0.0),
+    "grammar": ("",),
+    "grammar_lazy": (False,),
+    "id_slot": (-1,),
+    "json_schema": (),
+    "lora": ([],),
+    "min_keep": (0,),
+    "mirostat": (0,),
+    "n_discard": (0,),
+    "n_indent": (0,),
+    "n_keep": (0,),
+    "n_probs": (0,),
+    "post_sampling_probs": (False,),
+    "reasoning_budget_tokens": (-1,),
+    "reasoning_control": (False,),
+    "reasoning_format": ("none",),
+    "response_fields": ([],),
+    "return_progress": (False,),
+    "return_tokens": (False,),
+    "samplers": (),
+    "sse_ping_interval": (),
+    "t_max_predict_ms": (-1, 0),
+    "thinking_budget_tokens": (-1,),
+    "timings_per_token": (False,),
+    "top_n_sigma": (-1, -1.0),
+    "typical_p": (1, 1.0),
+    "verbose": (False,),
+    "xtc_probability": (0, 0.0),
+    "add_special_tokens": (),
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "chat_template": (),
+    "documents": ([],),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1, 1.0),
+    "min_tokens": (0,),
+    "priority": (0,),
+    "prompt_logprobs": (),
+    "return_token_ids": (False,),
+    "skip_special_tokens": (True,),
+    "stop_token_ids": ([],),
+    "structured_outputs": (),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    "adapters": (),
+    "draft_model": (),
+    "role_mapping": (),
+    "format": ("",),
+    "options": ({},),
+    "think": (),
+}
+
+# Known, and rightly without effect here: notes to a provider, hints that change speed alone, and
+# settings that only shape a field of the table above.
+WITHOUT_EFFECT = frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "user",
+        "adaptive_decay",
+        "dry_allowed_length",
+        "dry_base",
+        "dry_penalty_last_n",
+        "dry_sequence_breakers",
+        "dynatemp_exponent",
+        "mirostat_eta",
+        "mirostat_tau",
+        "n_cache_reuse",
+        "parse_tool_calls",
+        "reasoning_budget_message",
+        "xtc_threshold",
+        "cache_salt",
+        "request_id",
+        "keep_alive",
+        "num_draft_tokens",
+    }
+)
+
+_HINTS = {
+    "n": "this server gives one choice per prompt",
+    "reasoning_effort": "templates that know it take chat_template_kwargs",
+    "response_format": "replies are plain text",
+    "think": "templates that know it take chat_template_kwargs",
+}
+
+
+def unknown_fields(extra: dict[str, Any]) -> list[str]:
+    """Names in `extra` that no table knows. Raises: ApiError for one we cannot obey."""
+    for name, value in extra.items():
+        if name in INACTIVE and not _is_inactive(value, INACTIVE[name]):
+            hint = f"; {_HINTS[name]}" if name in _HINTS else ""
+            raise ApiError(
+                400,
+                f"{name} = {reprlib.repr(value)} is not supported{hint}",
+                param=name,
+                code="unsupported_parameter",
+            )
+    return [name for name in extra if name not in INACTIVE and name not in WITHOUT_EFFECT]
+
+
+def _is_inactive(value: Any, inactive: tuple[Any, ...]) -> bool:
+    """Equal in type too: False == 0 in Python, but `logprobs: 0` asks for something."""
+    return any(type(value) is type(idle) and value == idle for idle in inactive)

@@ -1,0 +1,120 @@
+"""Around every request: an id, what no route may see, the last word on errors, one log line.
+
+Plain ASGI, so that a stream passes through untouched. Knows nothing of what routes do; they leave
+facts for the log in the RequestRecord.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.body import LastResponse
+from server.errors import ApiError, api_error, is_unexpected
+from server.schema import Usage
+
+log = logging.getLogger("rushlight.server")
+
+_MAX_NAMED = 20  # of the unknown fields of one request, in header and log
+_MAX_NAME = 64
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """What is known of one request, for its log line and its headers."""
+
+    id: str = field(default_factory=lambda: f"req_{secrets.token_hex(8)}")
+    status: int = 0  # 0 = nothing was sent
+    ignored: str = ""
+    usage: Usage | None = None
+    error: str = ""
+    started_at: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def of(cls, request: Request) -> RequestRecord:
+        """The record that the middleware made for this request."""
+        record: RequestRecord = request.scope["state"]["record"]
+        return record
+
+    def ignore(self, names: list[str]) -> dict[str, str]:
+        """Note unknown fields; returns the headers that name them, safe whatever clients send."""
+        shown = [quote(name[:_MAX_NAME], safe="[]") for name in names[:_MAX_NAMED]]
+        if len(names) > _MAX_NAMED:
+            shown.append("...")
+        self.ignored = ", ".join(shown)
+        return {"X-Rushlight-Ignored": self.ignored} if shown else {}
+
+
+class RequestMiddleware:
+    """Wraps the application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = RequestRecord()
+        scope.setdefault("state", {})["record"] = record
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                MutableHeaders(scope=message)["X-Request-Id"] = record.id
+            await send(message)
+
+        try:
+            refuse_ambiguous_length(Headers(scope=scope))
+            await self._app(scope, receive, send_with_id)
+        except ClientDisconnect:
+            record.error = "the client left"
+        except Exception as error:
+            if is_unexpected(error):
+                log.error("%s failed", record.id, exc_info=error)
+            if record.status:
+                raise  # too late to tell; the server closes the connection
+            await error_response(api_error(error, record.id), record)(scope, receive, send_with_id)
+        finally:
+            _log_line(scope, record)
+
+
+def error_response(error: ApiError, record: RequestRecord) -> Response:
+    """`error` as a reply, and noted for the log."""
+    record.error = error.message
+    kind = LastResponse if "Connection" in error.headers else Response
+    return kind(error.to_json(), error.status, error.headers, "application/json")
+
+
+def refuse_ambiguous_length(headers: Headers) -> None:
+    """RFC 9112, 6.3: two lengths may be an attack on a proxy before us. Raises: ApiError."""
+    if "transfer-encoding" in headers and "content-length" in headers:
+        raise ApiError(
+            400,
+            "the request has both Content-Length and Transfer-Encoding",
+            headers={"Connection": "close"},
+        )
+
+
+def _log_line(scope: Scope, record: RequestRecord) -> None:
+    says_nothing_new = record.usage is None and record.status == 200  # health checks and lists
+    level = logging.DEBUG if says_nothing_new else logging.INFO
+    words = [record.id, scope["method"], quote(scope["path"]), str(record.status or "-")]
+    if usage := record.usage:
+        words.append(f"prompt={usage.prompt_tokens}")
+        words.append(f"cached={usage.prompt_tokens_details.cached_tokens}")
+        words.append(f"tokens={usage.completion_tokens}")
+    words.append(f"{time.monotonic() - record.started_at:.2f}s")
+    if record.ignored:
+        words.append(f"ignored: {record.ignored}")
+    if record.error:
+        words.append(f"error: {record.error!r:.200}")
+    log.log(level, "%s", " ".join(words))

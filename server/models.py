@@ -1,0 +1,74 @@
+"""GET /health, /v1/models and /v1/models/{id}: what is served, and whether it is ready."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from server.errors import ApiError, ModelLoading
+from server.schema import Health, Model, ModelList, ModelMeta, WireObject
+from server.services import Services
+
+router = APIRouter()
+
+
+@router.get("/health", responses={503: {"model": Health}}, response_model=Health)
+async def health(request: Request) -> Response:
+    """200 when requests can be answered; 503 and how far loading is until then."""
+    loader = Services.of(request).loader
+    try:
+        loader.engine()
+    except ModelLoading:
+        progress = loader.progress
+        return _json(
+            Health(
+                status="loading", stage=progress.stage, done=progress.done, total=progress.total
+            ),
+            503,
+        )
+    return _json(Health(status="ok"))
+
+
+@router.get("/v1/models", response_model=ModelList)
+async def models(request: Request) -> Response:
+    """The one model that is served, as a list."""
+    return _json(ModelList(object="list", data=[_served(request)]))
+
+
+@router.get("/v1/models/{model_id:path}", response_model=Model)
+async def model(request: Request, model_id: str) -> Response:
+    """The model that is served, by its name."""
+    served = _served(request)
+    if model_id != served.id:
+        raise ApiError(
+            404,
+            f"the model '{model_id:.100}' is not served here; '{served.id}' is",
+            param="model",
+            code="model_not_found",
+        )
+    return _json(served)
+
+
+def _served(request: Request) -> Model:
+    loader = Services.of(request).loader
+    info = loader.engine().model
+    return Model(
+        id=info.name,
+        object="model",
+        created=loader.loaded_at,
+        owned_by="rushlight",
+        meta=ModelMeta(
+            architecture=info.architecture,
+            n_vocab=info.n_vocab,
+            n_ctx=info.n_ctx,
+            n_ctx_train=info.n_ctx_train,
+            n_embd=info.n_embd,
+            n_layer=info.n_layer,
+            n_params=info.n_params,
+            size=info.n_bytes,
+            ftype=info.file_type,
+        ),
+    )
+
+
+def _json(body: WireObject, status: int = 200) -> Response:
+    return Response(body.wire(), status, media_type="application/json")

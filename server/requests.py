@@ -1,0 +1,218 @@
+"""The two request bodies: what they may hold, and the SamplingParams they ask for.
+
+A null is an absent field. Aliases of other servers are read under their own names. Knows nothing
+of HTTP; the fields that are only refused or ignored are in known_fields.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AliasChoices, BeforeValidator, Field, ValidationError
+
+from engine import SamplingParams
+from server.errors import ApiError
+from server.known_fields import unknown_fields
+from server.messages import Message, RequestObject
+from server.sampling_fields import (
+    LogitBias,
+    MinP,
+    Penalty,
+    RepeatLastN,
+    RepeatPenalty,
+    Temperature,
+    TokenLimit,
+    TopK,
+    TopP,
+)
+
+COMPLETION_MAX_TOKENS = 16  # OpenAI's default for text completions
+MAX_STOP_STRINGS = 64
+
+# Other names for one thing; a request may use any of them, but not two that disagree.
+ALIASES = {
+    "max_tokens": ("max_tokens", "max_completion_tokens", "n_predict"),
+    "repeat_penalty": ("repeat_penalty", "repetition_penalty"),
+    "repeat_last_n": ("repeat_last_n", "repetition_context_size"),
+}
+
+
+def _alias(name: str) -> Any:
+    return Field(None, validation_alias=AliasChoices(*ALIASES[name]))
+
+
+def _stop_strings(value: Any) -> Any:
+    """A string or a list of strings; empty ones can stop nothing and are dropped."""
+    strings = [value] if isinstance(value, str) else value
+    if not isinstance(strings, list) or not all(isinstance(text, str) for text in strings):
+        raise ValueError("must be a string or a list of strings")
+    if len(strings) > MAX_STOP_STRINGS:
+        raise ValueError(f"has {len(strings)} strings; at most {MAX_STOP_STRINGS} are allowed")
+    return [text for text in strings if text]
+
+
+def _token_biases(value: Any) -> Any:
+    """JSON keys are strings; they must spell token ids."""
+    if not isinstance(value, dict):
+        raise ValueError("must be an object of token ids and numbers")
+    for key in value:
+        if not (key.isascii() and key.isdigit() and len(key) <= 10):
+            raise ValueError(f"the key '{key:.40}' is not a token id")
+    return {int(key): bias for key, bias in value.items()}
+
+
+def _prompts(value: Any) -> list[str | list[int]]:
+    """One prompt or a list of them, each a string or token ids: always a list of prompts."""
+    prompts = value if isinstance(value, list) and not _is_ids(value) else [value]
+    if not prompts or not all(isinstance(p, str) or (p and _is_ids(p)) for p in prompts):
+        raise ValueError(
+            "must be a string, a list of strings, a list of token ids or a list of such lists, "
+            "and no list may be empty"
+        )
+    return prompts
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
+
+
+class StreamOptions(RequestObject):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # hides token lengths from the network; no effect here
+
+
+class SamplingRequest(RequestObject):
+    """What both bodies share. None = absent: config.toml decides."""
+
+    model: str | None = None  # any name is accepted; replies carry the name of what is served
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    max_tokens: TokenLimit | None = _alias("max_tokens")  # -1 = until the context is full
+    temperature: Temperature | None = None
+    top_k: TopK | None = None
+    top_p: TopP | None = None
+    min_p: MinP | None = None
+    repeat_penalty: RepeatPenalty | None = _alias("repeat_penalty")
+    repeat_last_n: RepeatLastN | None = _alias("repeat_last_n")
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: (
+        Annotated[
+            dict[int, LogitBias],
+            BeforeValidator(_token_biases, json_schema_input_type=dict[str, float]),
+        ]
+        | None
+    ) = None
+    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)  # -1 = a new one each time
+    stop: (
+        Annotated[list[str], BeforeValidator(_stop_strings, json_schema_input_type=str | list[str])]
+        | None
+    ) = None
+    ignore_eos: bool | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream should end with a chunk of token counts."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
+        """`defaults` with everything that the request sets."""
+        return dataclasses.replace(defaults, **dict(self._given()))
+
+    def _given(self) -> Iterator[tuple[str, Any]]:
+        for field in dataclasses.fields(SamplingParams):
+            value = getattr(self, field.name)
+            if value is not None:
+                yield field.name, _READ[field.name](value) if field.name in _READ else value
+
+
+# Where the wire and the engine say the same thing differently.
+_READ: dict[str, Any] = {
+    "max_tokens": lambda n: None if n == -1 else n,
+    "seed": lambda seed: None if seed == -1 else seed & (2**63 - 1),  # never negative
+    "stop": tuple,
+}
+
+
+class ChatCompletionRequest(SamplingRequest):
+    """Body of POST /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class CompletionRequest(SamplingRequest):
+    """Body of POST /v1/completions."""
+
+    prompt: Annotated[
+        list[str | list[int]],
+        BeforeValidator(
+            _prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]
+        ),
+    ]
+
+    def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
+        """As for chat, but a text completion without a limit ends after 16 tokens."""
+        limited = dataclasses.replace(defaults, max_tokens=COMPLETION_MAX_TOKENS)
+        return super().sampling_params(limited)
+
+
+AnyRequest = TypeVar("AnyRequest", bound=SamplingRequest)
+
+
+def parse_request(kind: type[AnyRequest], body: dict[str, Any]) -> tuple[AnyRequest, list[str]]:
+    """The body as a `kind`, and the names of the fields that nobody knows. Raises: ApiError 400."""
+    given = {name: value for name, value in body.items() if value is not None}
+    _refuse_disagreeing_aliases(given)
+    try:
+        request = kind.model_validate(given)
+    except ValidationError as error:
+        raise _refusal(error) from None
+    if request.max_tokens == 0:
+        raise ApiError(400, "max_tokens must be at least 1, or -1 for no limit", param="max_tokens")
+    return request, _unknown(request)
+
+
+def _refuse_disagreeing_aliases(given: dict[str, Any]) -> None:
+    for names in ALIASES.values():
+        used = [name for name in names if name in given]
+        if any(given[name] != given[used[0]] for name in used):
+            raise ApiError(400, f"{' and '.join(used)} disagree; send one of them", param=used[1])
+
+
+def _unknown(request: SamplingRequest) -> list[str]:
+    """Paths of the keys that nobody knows. Raises: ApiError for one that we cannot obey."""
+    aliases = {name for names in ALIASES.values() for name in names}
+    extra = {k: v for k, v in (request.model_extra or {}).items() if k not in aliases}
+    nested = (path for path in _extra_paths(request, "") if path not in (request.model_extra or {}))
+    return [*unknown_fields(extra), *dict.fromkeys(nested)]
+
+
+def _extra_paths(model: RequestObject, prefix: str) -> Iterator[str]:
+    yield from (prefix + name for name in model.model_extra or {})
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, RequestObject):
+            yield from _extra_paths(value, f"{prefix}{name}.")
+        elif isinstance(value, list):
+            for item in value:
+                if isinstance(item, RequestObject):
+                    yield from _extra_paths(item, f"{prefix}{name}[].")
+
+
+def _refusal(error: ValidationError) -> ApiError:
+    """The first thing wrong, named by its path in the body."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    path = _path(first["loc"])
+    problem = first["msg"].removeprefix("Value error, ")
+    return ApiError(400, f"{path}: {problem}", param=path)
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    path = ""
+    for step in loc:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    return path

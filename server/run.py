@@ -1,0 +1,105 @@
+"""serve: from settings to a running process and back to an exit status.
+
+The engine loads while the server listens already. A signal ends the process within two seconds
+whatever it is doing. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Self
+
+from engine import ConfigError
+from server.app import create_app
+from server.config import AppConfig
+from server.console import LoadingLines, fail, load_failure, say, say_ready, set_up_logging
+from server.http_server import HttpServer
+from server.listen import ListenError, listen, url_for
+from server.loader import EngineLoader, OnLoad
+
+if TYPE_CHECKING:
+    from engine import Engine
+
+BACKLOG = 2048
+GIVE_UP_S = 1.7  # after a signal; whatever still holds the process then is left behind
+
+
+def serve(config: AppConfig, make_engine: Callable[[OnLoad], Engine] | None = None) -> int:
+    """Serve until a signal or a failure; returns the exit status. Call it in the main thread.
+
+    make_engine: stands in for the real engine in tests.
+    """
+    set_up_logging(config.log.level)
+    with StopOnSignals() as stop:
+        try:
+            make_engine = make_engine or _engine_maker(config)
+            sockets = listen(config.server.host, config.server.port, BACKLOG)
+        except (ConfigError, ListenError) as error:
+            return fail(str(error))
+        url = url_for(config.server.host, sockets[0].getsockname()[1])
+        lines = LoadingLines()
+
+        def loaded(engine: Engine | None) -> None:
+            lines.end()
+            if engine is None:
+                server.should_exit = True
+            else:
+                say_ready(engine, url)
+
+        loader = EngineLoader(make_engine, lines.show, loaded)
+        server = HttpServer(create_app(config, loader), loader)
+        stop.server = server
+        say(f"listening on {url}")
+        server.run(sockets=sockets)
+        if loader.error is not None and not stop.is_asked:
+            return fail(load_failure(loader.error))
+        if loader.is_loading:
+            # The thread is deep in a compiler: taking Python down around it may crash.
+            os._exit(0)
+    return 0
+
+
+def _engine_maker(config: AppConfig) -> Callable[[OnLoad], Engine]:
+    if not config.engine.model_path:
+        raise ConfigError("no model to serve: name a GGUF file (engine.model_path)")
+    settings = config.engine.to_engine_config()
+
+    def make_engine(on_load: OnLoad) -> Engine:
+        from engine import Engine  # brings Numba, for which nobody should wait before listening
+
+        return Engine(settings, on_load)
+
+    return make_engine
+
+
+class StopOnSignals:
+    """SIGINT and SIGTERM end the server; a second one, or a stop that hangs, ends the process.
+
+    An end that was asked for is a success, however it comes about: exit status 0.
+    """
+
+    def __init__(self) -> None:
+        self.server: HttpServer | None = None
+        self.is_asked = False
+
+    def __enter__(self) -> Self:
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        self._previous = {number: signal.signal(number, self._stop) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self.is_asked or self.server is None:
+            os._exit(0)
+        self.is_asked = True
+        self.server.should_exit = True
+        last_resort = threading.Timer(GIVE_UP_S, os._exit, args=(0,))
+        last_resort.daemon = True
+        last_resort.start()

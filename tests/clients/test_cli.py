@@ -1,0 +1,190 @@
+"""The command line as a user meets it: statuses, one-line errors, which flags reach what."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients import bench, cli
+from clients.errors import UserError
+from clients.fetch_model import FetchError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """Commands run in this process set a handler; the tests after them get the old one back."""
+    previous = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, previous)
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "clients", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run `rushlight ...` in this process; its exit status."""
+    monkeypatch.setattr(sys, "argv", ["rushlight", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    code = ended.value.code
+    assert isinstance(code, int)
+    return code
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("frobnicate",),
+        ("serve", "--port", "70000"),
+        ("serve", "--port", "http"),
+        ("prompt",),
+        ("prompt", "m.gguf", "Hi", "--temperature", "-1"),
+        ("prompt", "m.gguf", "Hi", "--raw", "--system", "Be brief."),
+        ("bench",),
+        ("bench", "m.gguf", "--reps", "0"),
+        ("chat", "--nonsense"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_status_2_and_says_why(
+    arguments: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call(monkeypatch, *arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "Error" in shown.err
+
+
+def test_help_lists_the_commands() -> None:
+    shown = run("--help")
+    assert shown.returncode == 0
+    for command in ("serve", "prompt", "chat", "bench", "fetch"):
+        assert re.search(rf"^\W*{command} ", shown.stdout, re.MULTILINE), command
+
+
+def test_chat_without_a_server_is_one_line() -> None:
+    shown = run("chat", "--url", "http://127.0.0.1:9")
+    assert (shown.returncode, shown.stdout.strip()) == (1, "")
+    assert shown.stderr == (
+        "rushlight: error: no server answers at http://127.0.0.1:9; "
+        "start one with `rushlight serve MODEL`\n"
+    )
+
+
+def test_serve_refuses_a_bad_setting_by_name() -> None:
+    shown = run("serve", "m.gguf", "--log-level", "loud")
+    assert shown.returncode == 1
+    assert re.fullmatch(r"rushlight: error: .*log\.level.*\n", shown.stderr)
+
+
+def test_serve_refuses_a_missing_settings_file() -> None:
+    shown = run("serve", "m.gguf", "--config", "no/such.toml")
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert re.fullmatch(r"rushlight: error: no/such\.toml: .*\n", shown.stderr)
+
+
+def test_serve_passes_on_only_the_flags_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    import server.config
+    import server.run
+
+    seen: list[Any] = []
+    monkeypatch.setattr(
+        server.config, "load_config", lambda path, flags: seen.append((path, flags)) or "settings"
+    )
+    monkeypatch.setattr(server.run, "serve", lambda settings: seen.append(settings) or 3)
+    arguments = ["serve", "m.gguf", "--port", "0", "--ctx", "512", "--config", "my.toml"]
+    assert call(monkeypatch, *arguments) == 3
+    flags = {
+        "engine": {"model_path": "m.gguf", "n_ctx": 512},
+        "server": {"port": 0},
+        "log": {},
+    }
+    assert seen == [(Path("my.toml"), flags), "settings"]
+
+
+def test_prompt_tells_in_one_line_what_its_server_failed_on(tmp_path: Path) -> None:
+    not_a_model = tmp_path / "m.gguf"
+    not_a_model.write_bytes(b"nothing of the kind")
+    shown = run("prompt", str(not_a_model), "Hi")
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert re.fullmatch(r"rushlight: error: .*m\.gguf: .*\n", shown.stderr)
+
+
+def report_of(*arguments: Any) -> dict[str, Any]:
+    model, n_threads, n_prompt, n_decode, reps, answer_check, _ = arguments
+    return {
+        "engine": "rushlight",
+        "model": str(model),
+        "threads": n_threads,
+        "prefill_tok_per_s": float(n_prompt),
+        "decode_tok_per_s": float(n_decode),
+        "load_s": float(reps),
+        "RssAnon": int(answer_check),
+        "RssFile": 0,
+        "bandwidth_gb_per_s": 1.0,
+        "decode_gb_per_s": 1.0,
+        "of_ceiling": 1.0,
+    }
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)], ids=str)
+def test_bench_ends_with_one_json_line(
+    flags: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(bench, "bench", report_of)
+    arguments = ["--threads", "2", "--prompt", "64", "--decode", "16", "--reps", "5"]
+    assert call(monkeypatch, "bench", "m.gguf", *arguments, "--no-answer-check", *flags) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == report_of(Path("m.gguf"), 2, 64, 16, 5, False, None)
+    assert ("decode reads" in shown.err) == (not flags)
+
+
+def test_bench_stops_on_a_wrong_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wrong(*arguments: Any) -> dict[str, Any]:
+        raise UserError("the model said 'Rome'")
+
+    monkeypatch.setattr(bench, "bench", wrong)
+    assert call(monkeypatch, "bench", "m.gguf") == 1
+    assert capsys.readouterr() == ("", "rushlight: error: the model said 'Rome'\n")
+
+
+def test_fetch_prints_the_path(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("clients.fetch_model.fetch_model", lambda folder, show: folder / "m.gguf")
+    assert call(monkeypatch, "fetch", "--dir", "elsewhere") == 0
+    assert capsys.readouterr().out == "elsewhere/m.gguf\n"
+
+
+def test_fetch_fails_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(folder: Path, show: object) -> Path:
+        raise FetchError("the disk is full")
+
+    monkeypatch.setattr("clients.fetch_model.fetch_model", fail)
+    assert call(monkeypatch, "fetch") == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "rushlight: error: the disk is full"

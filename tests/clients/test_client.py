@@ -1,0 +1,235 @@
+"""The client against answers as OpenAI documents them, and a real socket for hanging up."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from clients.client import (
+    Client,
+    ClientError,
+    Health,
+    Reply,
+    RequestRefused,
+    ServerUnreachable,
+    Text,
+    Usage,
+    Waiting,
+)
+
+MESSAGES = [{"role": "user", "content": "Hello"}]
+USAGE = {
+    "prompt_tokens": 19,
+    "completion_tokens": 10,
+    "total_tokens": 29,
+    "prompt_tokens_details": {"cached_tokens": 12, "audio_tokens": 0},
+}
+CHAT_ANSWER = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 1741569952,
+    "model": "tiny",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Hello! How can I help?"},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": USAGE,
+}
+
+
+def chat_chunk(delta: dict[str, str], finish_reason: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    body = {"object": "chat.completion.chunk", "choices": [choice], "usage": None}
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+USAGE_CHUNK = b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode() + b"\n\n"
+DONE = b"data: [DONE]\n\n"
+
+
+def client_of(answer: Callable[[httpx.Request], httpx.Response]) -> Client:
+    return Client("http://test", transport=httpx.MockTransport(answer))
+
+
+def answering(status: int, body: object, seen: list[httpx.Request] | None = None) -> Client:
+    """A client whose server knows one model and answers everything else with `body`."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"object": "list", "data": [{"id": "tiny"}]})
+        if seen is not None:
+            seen.append(request)
+        if isinstance(body, bytes):
+            return httpx.Response(status, content=body)
+        return httpx.Response(status, json=body)
+
+    return client_of(answer)
+
+
+def test_chat_gives_text_reason_and_usage() -> None:
+    seen: list[httpx.Request] = []
+    with answering(200, CHAT_ANSWER, seen) as client:
+        assert client.chat(MESSAGES, temperature=0) == Reply(
+            "Hello! How can I help?", "stop", Usage(prompt=19, cached=12, completion=10)
+        )
+    assert seen[0].url.path == "/v1/chat/completions"
+    assert json.loads(seen[0].content) == {
+        "model": "tiny",
+        "messages": MESSAGES,
+        "temperature": 0,
+    }
+
+
+def test_complete_sends_the_raw_prompt() -> None:
+    seen: list[httpx.Request] = []
+    answer = {"choices": [{"index": 0, "text": "abc", "finish_reason": "length"}]}
+    with answering(200, answer, seen) as client:
+        assert client.complete("Once", max_tokens=3) == Reply("abc", "length", None)
+    assert seen[0].url.path == "/v1/completions"
+    assert json.loads(seen[0].content)["prompt"] == "Once"
+
+
+def test_a_stream_gives_waiting_then_text_then_the_reply() -> None:
+    seen: list[httpx.Request] = []
+    body = b": prefill 256 of 512\n\n" + chat_chunk({"role": "assistant", "content": ""})
+    body += chat_chunk({"content": "Hel"}) + chat_chunk({"content": "lo"})
+    body += chat_chunk({}, "stop") + USAGE_CHUNK + DONE
+    with answering(200, body, seen) as client:
+        assert list(client.stream(MESSAGES)) == [
+            Waiting("prefill 256 of 512"),
+            Text("Hel"),
+            Text("lo"),
+            Reply("Hello", "stop", Usage(19, 12, 10)),
+        ]
+    assert json.loads(seen[0].content)["stream_options"] == {"include_usage": True}
+
+
+def test_a_string_streams_from_the_completions_route() -> None:
+    body = b'data: {"choices": [{"index": 0, "text": "a", "finish_reason": null}]}\n\n'
+    body += b'data: {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}\n\n' + DONE
+    with answering(200, body) as client:
+        assert list(client.stream("Once")) == [Text("a"), Reply("a", "stop", None)]
+
+
+def test_an_error_inside_a_stream_is_raised_with_its_message() -> None:
+    error = {"message": "the engine died", "type": "server_error", "code": "engine_failed"}
+    body = chat_chunk({"content": "Hel"})
+    body += b"event: error\ndata: " + json.dumps({"error": error}).encode() + b"\n\n"
+    with answering(200, body) as client:
+        events = client.stream(MESSAGES)
+        assert next(events) == Text("Hel")
+        with pytest.raises(RequestRefused, match=r"^the engine died$") as caught:
+            next(events)
+    assert caught.value.code == "engine_failed"
+
+
+def test_a_stream_that_just_ends_is_no_whole_reply() -> None:
+    with (
+        answering(200, chat_chunk({"content": "Hel"})) as client,
+        pytest.raises(ServerUnreachable, match="broke off"),
+    ):
+        list(client.stream(MESSAGES))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_refusal_carries_message_status_and_code(streamed: bool) -> None:
+    error = {"message": "too long", "type": "invalid_request_error", "code": "context_length"}
+    with (
+        answering(400, {"error": error}) as client,
+        pytest.raises(RequestRefused, match=r"^too long$") as caught,
+    ):
+        list(client.stream(MESSAGES)) if streamed else client.chat(MESSAGES)
+    assert (caught.value.status, caught.value.code) == (400, "context_length")
+
+
+def test_an_error_page_of_something_else_is_told_by_its_status() -> None:
+    with (
+        answering(502, b"<html>Bad gateway</html>") as client,
+        pytest.raises(RequestRefused, match="answered 502 Bad Gateway"),
+    ):
+        client.chat(MESSAGES)
+
+
+@pytest.mark.parametrize("body", [b"hello", [], {"choices": []}, {"choices": [{}]}])
+def test_an_answer_of_another_shape_is_refused(body: object) -> None:
+    with answering(200, body) as client, pytest.raises(ClientError, match="not the OpenAI API"):
+        client.chat(MESSAGES)
+
+
+def test_health_before_and_after_loading() -> None:
+    loading = {"status": "loading", "stage": "compiling kernels", "done": 3, "total": 9}
+    with answering(503, loading) as client:
+        assert client.health() == Health(False, "loading", "compiling kernels", 3, 9)
+    with answering(200, {"status": "ok"}) as client:
+        assert client.health() == Health(True, "ok")
+
+
+def test_the_key_is_sent_as_a_bearer_token() -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json={"data": [{"id": "tiny"}]})
+
+    with Client("http://test/v1/", "secret", httpx.MockTransport(answer)) as client:
+        assert client.models() == ["tiny"]
+    assert seen[0].headers["Authorization"] == "Bearer secret"
+    assert seen[0].url == "http://test/v1/models"
+
+
+def test_no_server_is_told_with_its_address() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        with Client(url) as client, pytest.raises(ServerUnreachable, match=f"answers at {url};"):
+            client.health()
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://x", "http://[::1"])
+def test_a_bad_address_is_a_client_error(url: str) -> None:
+    with pytest.raises(ClientError), Client(url) as client:
+        client.health()
+
+
+def test_a_proxy_from_the_environment_does_not_stand_before_loopback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://192.0.2.1:9")
+    with (
+        Client("http://127.0.0.1:1") as client,
+        pytest.raises(ServerUnreachable, match="no server"),
+    ):
+        client.health()
+
+
+def test_closing_a_stream_hangs_up() -> None:
+    """A server that writes one piece, then reports when its client has gone."""
+    gone = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+            connection.sendall(head + chat_chunk({"content": "Hel"}))
+            while connection.recv(65536):
+                pass
+            gone.set()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with listener, Client(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
+        events = client.stream(MESSAGES, model="tiny")
+        assert next(events) == Text("Hel")
+        assert not gone.is_set()
+        events.close()
+        assert gone.wait(timeout=5)
+        thread.join()

@@ -1,0 +1,157 @@
+"""The whole transformer against the NumPy reference, on tiny models of every tensor type and option."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as T
+
+from engine.chat import Chat, n_pages
+from engine.gguf_file import GGUFFile
+from engine.kv_cache import PagePool
+from engine.model import Cancelled, Model
+from engine.model_config import ModelConfig
+from engine.quants import QUANTS
+from engine.weights import Weights
+from tests.reference import ReferenceModel
+from tests.tiny_gguf import write_tiny_gguf
+
+N_CTX = 200
+
+
+@contextmanager
+def chat_of(path: Path, max_rows: int = 64, n_threads: int = 2) -> Iterator[Chat]:
+    with GGUFFile(path) as gguf:
+        config = ModelConfig.from_gguf(gguf)
+        model = Model(config, Weights.from_gguf(gguf, config), max_rows, n_threads)
+        try:
+            yield Chat(model, PagePool(n_pages(N_CTX), model.page_bytes), N_CTX)
+        finally:
+            model.close()
+
+
+def ids(n: int, n_vocab: int = 270) -> list[int]:
+    return [int(i) for i in np.random.default_rng(3).integers(0, n_vocab, n)]
+
+
+def score(chat: Chat, tokens: list[int], chunk: int) -> np.ndarray:
+    chat.restart()
+    parts = [chat.score(tokens[i : i + chunk]).copy() for i in range(0, len(tokens), chunk)]
+    return np.concatenate(parts)
+
+
+def relative_rms(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.sqrt(np.mean((found - expected) ** 2)) / expected.std())
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "untied output": {"tied": False},
+    "one kv head": {"n_head_kv": 1},
+    "as many kv heads": {"n_head_kv": 4},
+    "no head_count_kv": {"n_head_kv": None},
+    "three to a kv head": {"n_embd": 96, "n_head": 6, "n_head_kv": 2},
+    "heads wider than n_embd": {"head_dim": 48},
+    "rope of a part": {"n_rot": 8},
+    "rope_freqs": {"rope_freqs": True},
+    "linear rope": {"rope_scale": 4.0},
+    "odd vocabulary": {"n_vocab": 281},
+    "alignment": {"alignment": 64},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_float_weights_equal_the_reference(tmp_path: Path, options: dict[str, Any]) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=T.F32, **options)
+    tokens = ids(150)
+    expected = ReferenceModel.from_gguf(path).logits(tokens)
+    with chat_of(path) as chat:
+        found = score(chat, tokens, chunk=64)
+    assert relative_rms(found, expected) < 2e-3  # the cache is f16
+    assert np.mean(found.argmax(-1) == expected.argmax(-1)) > 0.98
+
+
+@pytest.mark.parametrize("quant", QUANTS.values(), ids=lambda q: q.name)
+def test_each_tensor_type_is_close_to_the_reference(tmp_path: Path, quant: Any) -> None:
+    """Inputs are rounded to 8 bits for quantised weights, so logits differ by some per cent of their spread."""
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=T(quant.ggml_type), n_embd=256, n_ff=256)
+    tokens = ids(40)
+    expected = ReferenceModel.from_gguf(path).logits(tokens)
+    with chat_of(path) as chat:
+        at_once, one_by_one = score(chat, tokens, chunk=40), score(chat, tokens, chunk=1)
+    assert relative_rms(at_once, expected) < (0.06 if quant.group else 2e-3)
+    assert relative_rms(one_by_one, expected) < (0.06 if quant.group else 2e-3)
+
+
+def test_mixed_types_read_the_same_input(tmp_path: Path) -> None:
+    types = {"attn_q": T.Q4_K, "attn_v": T.Q6_K, "attn_k": T.F16, "ffn_up": T.Q8_0}
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=T.Q4_0, types=types, n_embd=256, n_ff=256)
+    tokens = ids(40)
+    expected = ReferenceModel.from_gguf(path).logits(tokens)
+    with chat_of(path) as chat:
+        assert relative_rms(score(chat, tokens, chunk=16), expected) < 0.06
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 16, 64])
+def test_chunks_make_no_difference(tmp_path: Path, chunk: int, n_threads: int) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=T.F32)
+    tokens = ids(130)
+    with chat_of(path, n_threads=n_threads) as chat:
+        at_once, in_chunks = score(chat, tokens, chunk=64), score(chat, tokens, chunk)
+    # Sums in another order may round a key or value to the neighbouring f16.
+    np.testing.assert_allclose(in_chunks, at_once, atol=2e-3 * float(at_once.std()))
+
+
+def test_a_reused_prefix_is_as_good_as_a_fresh_one(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=T.Q4_1)
+    first, second = ids(120), ids(120)
+    second[70:] = second[70:][::-1]
+    with chat_of(path) as chat:
+        fresh = score(chat, second, chunk=64)[-1]
+        score(chat, first, chunk=64)
+        assert chat.keep_prefix(second) == 70
+        reused = chat.prefill(second[70:])
+        assert chat.ids == second
+        np.testing.assert_allclose(reused, fresh, atol=1e-3 * float(fresh.std()))
+
+
+def test_a_whole_prompt_in_the_cache_leaves_its_last_token_to_read(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf")
+    with chat_of(path) as chat:
+        score(chat, ids(20), chunk=20)
+        assert chat.keep_prefix(ids(20)) == 19
+
+
+def test_pages_are_taken_as_needed_and_given_back(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf")
+    with chat_of(path) as chat:
+        pool = chat._pool
+        used = []
+        for n in (64, 1, 64):
+            chat.prefill(ids(n))
+            used.append(pool.n_pages - pool.n_free)
+        assert used == [1, 2, 3]
+        chat.truncate_to(65)
+        assert pool.n_pages - pool.n_free == 2
+        chat.restart()
+        assert pool.n_free == pool.n_pages
+
+
+def test_a_cancelled_run_leaves_the_chat_as_it_was(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf")
+    with chat_of(path) as chat:
+        expected = score(chat, ids(30), chunk=15)[-1]
+        chat.truncate_to(15)
+        chat._model.batch.cancel()
+        with pytest.raises(Cancelled):
+            chat.prefill(ids(30)[15:])
+        assert len(chat.ids) == 15
+        chat._model.batch.allow()
+        again = chat.prefill(ids(30)[15:])
+        np.testing.assert_allclose(again, expected, atol=1e-3 * float(expected.std()))

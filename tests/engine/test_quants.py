@@ -1,0 +1,117 @@
+"""Every tensor type against the gguf package: block size, reference dequantise, dot product, tile and tile product."""
+
+from __future__ import annotations
+
+import ctypes
+
+import gguf
+import numpy as np
+import pytest
+
+from engine.jit import Native
+from engine.kernels.simd import L
+from engine.kernels.tile import K_CHUNK, T, tile_bytes
+from engine.quants import QUANTS
+from engine.quants.base import QuantType
+
+types = pytest.mark.parametrize("quant", QUANTS.values(), ids=lambda q: q.name)
+
+
+def call(function: Native, *args: int) -> None:
+    ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(args))(function.address)(*args)
+
+
+def random_weights(quant: QuantType, rows: int, n_in: int, seed: int = 0) -> np.ndarray:
+    """u8[rows, row_bytes]: all bit patterns, but scales that are sound numbers."""
+    rng = np.random.default_rng(seed)
+    if quant.block.names is None:
+        floats = rng.standard_normal((rows, n_in)).astype(np.float32)
+        if quant.name == "BF16":
+            return (floats.view(np.uint32) >> 16).astype("<u2").view(np.uint8)
+        return floats.astype(quant.block).view(np.uint8)
+    blocks = rng.integers(0, 256, (rows, quant.row_bytes(n_in)), dtype=np.uint8).view(quant.block)
+    for field in quant.block.names:
+        if quant.block[field] == np.dtype("<f2"):
+            blocks[field] = rng.uniform(-0.01, 0.01, blocks.shape).astype(np.float16)
+    return blocks.view(np.uint8)
+
+
+def reference(quant: QuantType, weights: np.ndarray) -> np.ndarray:
+    return gguf.quants.dequantize(weights, gguf.GGMLQuantizationType(quant.ggml_type)).astype(np.float64)
+
+
+def input_rows(quant: QuantType, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(memory of the rows as the kernels want them, the values that they stand for)."""
+    if quant.group == 0:
+        return x, x.astype(np.float64)
+    blocks = x.reshape(len(x), -1, 32)
+    d = (np.abs(blocks).max(-1) / np.float32(127)).astype(np.float32)
+    q = np.rint(blocks / d[..., None])
+    s = d * q.sum(-1)
+    h = np.repeat(d, 2, axis=1) * q.reshape(len(x), -1, 16).sum(-1)
+    parts = [q.reshape(x.shape).astype(np.int8), d, s.astype(np.float32), h.astype(np.float32)]
+    rows = np.concatenate([p.view(np.uint8).reshape(len(x), -1) for p in parts], axis=1)
+    return np.ascontiguousarray(rows), (d[..., None].astype(np.float64) * q).reshape(x.shape)
+
+
+@types
+def test_block_size_is_the_formats(quant: QuantType) -> None:
+    size, n_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(quant.ggml_type)]
+    assert (quant.block_size, quant.block_bytes) == (size, n_bytes)
+
+
+@types
+def test_dequantize_equals_gguf_bit_for_bit(quant: QuantType) -> None:
+    weights = random_weights(quant, 5, 512)
+    ours = quant.dequantize(weights.view(quant.block).reshape(-1)).reshape(5, 512)
+    np.testing.assert_array_equal(ours, reference(quant, weights).astype(np.float32))
+
+
+@types
+@pytest.mark.parametrize("n_in", [256, 768])
+def test_dot(quant: QuantType, n_in: int) -> None:
+    weights = random_weights(quant, 7, n_in)
+    rows, values = input_rows(quant, np.random.default_rng(1).standard_normal((1, n_in)).astype(np.float32))
+    out = np.zeros(7, np.float32)
+    call(quant.dot, weights.ctypes.data, quant.row_bytes(n_in), 7, n_in, rows.ctypes.data, out.ctypes.data)
+    expected = reference(quant, weights) @ values[0]
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+@types
+def test_dot_of_odd_number_of_blocks(quant: QuantType) -> None:
+    n_in = max(quant.block_size, 32) * 3
+    weights = random_weights(quant, 3, n_in)
+    rows, values = input_rows(quant, np.random.default_rng(1).standard_normal((1, n_in)).astype(np.float32))
+    out = np.zeros(3, np.float32)
+    call(quant.dot, weights.ctypes.data, quant.row_bytes(n_in), 3, n_in, rows.ctypes.data, out.ctypes.data)
+    expected = reference(quant, weights) @ values[0]
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+@types
+@pytest.mark.parametrize("n_rows", [1, L - 1, L])
+@pytest.mark.parametrize("n_x", [1, T, 2 * T - 1])
+def test_tile_product(quant: QuantType, n_rows: int, n_x: int) -> None:
+    """Two chunks of columns, the second added to the first; lanes beyond n_rows repeat the last row."""
+    n_in, k_chunk = 768, 512
+    weights = random_weights(quant, n_rows, n_in)
+    x = np.zeros((-n_x % T + n_x, n_in), np.float32)
+    x[:n_x] = np.random.default_rng(1).standard_normal((n_x, n_in))
+    x[n_x:] = 1.0  # rows that only fill up the last group of T
+    rows, values = input_rows(quant, x)
+    tile = np.zeros(tile_bytes(quant.group), np.uint8)
+    out = np.zeros((len(x), L), np.float32)
+    for k0 in range(0, n_in, k_chunk):
+        kn = min(k_chunk, n_in - k0)
+        assert kn <= K_CHUNK
+        address = tile.ctypes.data
+        call(quant.unpack, weights.ctypes.data, quant.row_bytes(n_in), n_rows, k0, kn, address)
+        call(
+            quant.tile_dot,
+            *(address, kn, rows.ctypes.data, rows.strides[0], n_in, k0, n_x),
+            *(out.ctypes.data, out.strides[0], int(k0 > 0)),
+        )
+    expected = values[:n_x] @ reference(quant, weights).T
+    np.testing.assert_allclose(out[:n_x, :n_rows], expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_array_equal(out[:n_x, n_rows:], np.repeat(out[:n_x, n_rows - 1 : n_rows], L - n_rows, 1))

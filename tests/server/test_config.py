@@ -1,0 +1,151 @@
+"""Settings: the file lists them all, three sources in order, everything wrong refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from engine import ConfigError, EngineConfig, SamplingParams
+from server.config import AppConfig, EngineSection, SamplingSection, load_config
+
+ROOT_FILE = Path(__file__).resolve().parents[2] / "config.toml"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no config.toml is."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_root_file_lists_every_setting_with_its_default() -> None:
+    listed = tomllib.loads(ROOT_FILE.read_text())
+    defaults = {
+        name: field.default.model_dump()
+        for name, field in AppConfig.model_fields.items()
+        if isinstance(field.default, BaseModel)
+    }
+    assert listed == defaults
+    assert {k: list(v) for k, v in listed.items()} == {k: list(v) for k, v in defaults.items()}
+    for line in ROOT_FILE.read_text().splitlines():
+        if "=" in line and not line.startswith("#") and "_penalty = 0.0" not in line:
+            assert "#" in line, f"no comment: {line}"
+
+
+def test_sections_cover_the_engines_own_classes() -> None:
+    assert set(EngineSection.model_fields) == {f.name for f in dataclasses.fields(EngineConfig)}
+    per_request = {"seed", "stop", "logit_bias", "ignore_eos"}
+    names = {f.name for f in dataclasses.fields(SamplingParams)}
+    assert set(SamplingSection.model_fields) == names - per_request
+    assert SamplingSection().to_sampling_params() == SamplingParams()
+    assert SamplingSection(max_tokens=5).to_sampling_params().max_tokens == 5
+    made = EngineSection(model_path="m.gguf").to_engine_config()
+    assert made == EngineConfig("m.gguf")
+
+
+def test_flags_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text('[server]\nport = 1001\nhost = "::1"\n[engine]\nn_ctx = 100\n')
+    config = load_config(file)
+    assert (config.server.port, config.server.host, config.engine.n_ctx) == (1001, "::1", 100)
+    monkeypatch.setenv("RUSHLIGHT_SERVER__PORT", "1002")
+    monkeypatch.setenv("rushlight_sampling__temperature", "0.5")
+    config = load_config(file)
+    assert (config.server.port, config.server.host) == (1002, "::1")
+    assert config.sampling.temperature == 0.5
+    config = load_config(file, {"server": {"port": 1003}})
+    assert (config.server.port, config.server.host) == (1003, "::1")
+
+
+def test_the_file_in_the_working_directory_is_read(tmp_path: Path) -> None:
+    assert load_config().server.port == 8080
+    (tmp_path / "config.toml").write_text("[server]\nport = 1001\n")
+    assert load_config().server.port == 1001
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[server]\nprot = 1", "my.toml: server.prot: there is no such setting"),
+        ("[servr]\nport = 1", "my.toml: servr: there is no such setting"),
+        ("port = 1", "my.toml: port: there is no such setting"),
+        ("[server]\nport = 70000", "my.toml: server.port: .*65535 .it is 70000."),
+        ("[server]\nport = true", "my.toml: server.port: is true or false"),
+        ("[server]\nport = 'x'", "my.toml: server.port: .*integer"),
+        ("[server]\nhost = 5", "my.toml: server.host: .*string"),
+        ("[server]\nunknown_fields = 'maybe'", "'ignore' or 'refuse' .it is 'maybe'."),
+        ("[engine]\nn_ctx = -4", "engine: n_ctx = -4 is outside"),
+        ("[sampling]\ntemperature = nan", "sampling.temperature: .*finite"),
+        ("[sampling]\ntop_p = 1.5", "sampling.top_p: .*less than or equal to 1"),
+        ("[log]\nlevel = 'loud'", "log.level: "),
+        ("[server]\nport = \n", "my.toml: .*line 2"),
+        ("server = 1", "server: .*it is 1"),
+    ],
+)
+def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message) as refused:
+        load_config(file)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("RUSHLIGHT_SERVER__PORT", "x", "RUSHLIGHT_SERVER__PORT: server.port: .*integer"),
+        ("RUSHLIGHT_SERVER__PROT", "1", "RUSHLIGHT_SERVER__PROT: server.prot: there is no such"),
+        ("RUSHLIGHT_SERVR__PORT", "1", "RUSHLIGHT_SERVR__PORT: there is no section 'servr'"),
+        ("RUSHLIGHT_SERVER", "x", "environment: .*server"),
+    ],
+)
+def test_bad_variables(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=message):
+        load_config()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RUSHLIGHT_CPU_PROFILE", "x86-64-v3"),  # the engine's, for debugging
+        ("RUSHLIGHT_PORT", "tcp://10.0.0.1:80"),  # Kubernetes sets such things
+        ("RUSHLIGHT_SERVER__PORT", ""),  # empty counts as not set
+    ],
+)
+def test_variables_that_are_no_settings(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert load_config().server.port == 8080
+
+
+def test_bad_flags(tmp_path: Path) -> None:
+    bad: list[tuple[dict[str, dict[str, Any]], str]] = [
+        ({"server": {"port": -1}}, "command line: server.port"),
+        ({"engine": {"n_threads": 5000}}, "engine: n_threads = 5000 is outside"),
+    ]
+    for overrides, message in bad:
+        with pytest.raises(ConfigError, match=message):
+            load_config(overrides=overrides)
+    with pytest.raises(ConfigError, match=r"missing\.toml: there is no such file"):
+        load_config(tmp_path / "missing.toml")
+
+
+def test_several_problems_are_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text("[server]\nport = -1\n[sampling]\ntop_p = 2\n")
+    with pytest.raises(ConfigError, match=r"server\.port.*; .*sampling\.top_p"):
+        load_config(file)
+
+
+def test_nothing_can_be_changed_later() -> None:
+    config = load_config()
+    with pytest.raises(ValueError, match="frozen"):
+        config.server.port = 1

@@ -1,0 +1,217 @@
+"""What a request may hold: wrong values are refused by name, known fields obeyed or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from engine import SamplingParams
+from server.known_fields import INACTIVE, WITHOUT_EFFECT
+from server.requests import ChatCompletionRequest, CompletionRequest
+from tests.fake_engine import N_VOCAB, FakeEngine, Script
+from tests.server.conftest import Running
+
+CHAT = "/v1/chat/completions"
+HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}]}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content}]}
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"max_tokens": "5"}, "max_tokens"),
+    ({"max_tokens": True}, "max_tokens"),
+    ({"max_tokens": 1.5}, "max_tokens"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": -2}, "max_tokens"),
+    ({"max_completion_tokens": "5"}, "max_completion_tokens"),
+    ({"max_tokens": 1, "max_completion_tokens": 2}, "max_completion_tokens"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"temperature": -0.1}, "temperature"),
+    ({"temperature": True}, "temperature"),
+    ({"top_p": 1.1}, "top_p"),
+    ({"top_p": -0.1}, "top_p"),
+    ({"min_p": 2}, "min_p"),
+    ({"top_k": 1.5}, "top_k"),
+    ({"top_k": -2}, "top_k"),
+    ({"repeat_penalty": 0}, "repeat_penalty"),
+    ({"repeat_last_n": -2}, "repeat_last_n"),
+    ({"presence_penalty": 3}, "presence_penalty"),
+    ({"frequency_penalty": "1"}, "frequency_penalty"),
+    ({"seed": "x"}, "seed"),
+    ({"seed": 2**63}, "seed"),
+    ({"stop": 3}, "stop"),
+    ({"stop": ["a", 3]}, "stop"),
+    ({"stop": ["a"] * 65}, "stop"),
+    ({"logit_bias": {"hello": 1}}, "logit_bias"),
+    ({"logit_bias": {"-1": 1}}, "logit_bias"),
+    ({"logit_bias": {"५": 1}}, "logit_bias"),
+    ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+    ({"logit_bias": {str(N_VOCAB): 1}}, "logit_bias"),
+    ({"logit_bias": {"5": "x"}}, "logit_bias[5]"),
+    ({"logit_bias": {"5": 101}}, "logit_bias[5]"),
+    ({"logit_bias": [[5, 1]]}, "logit_bias"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream": 1}, "stream"),
+    ({"stream_options": {"include_usage": "yes"}}, "stream_options.include_usage"),
+    ({"ignore_eos": 1}, "ignore_eos"),
+    ({"model": 5}, "model"),
+    ({"chat_template_kwargs": []}, "chat_template_kwargs"),
+    ({"messages": "hi"}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": None}, "messages"),
+    ({"messages": ["hi"]}, "messages[0]"),
+    ({"messages": [{"content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
+    (user(None), "messages[0]"),
+    (user(5), "messages[0].content"),
+    (user([]), "messages[0].content"),
+    (user(["x"]), "messages[0].content"),
+    (user([{"type": "text"}]), "messages[0].content"),
+    (user([{"type": "text", "text": "x"}, IMAGE]), "messages[0].content"),
+    ({"messages": [{"role": "assistant"}]}, "messages[0]"),
+    ({"messages": [{"role": "assistant", "tool_calls": []}]}, "messages[0]"),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]},
+        "messages[0].tool_calls[0].function.arguments",
+    ),
+    ({"messages": [{"role": "assistant", "function_call": {}}]}, "messages[0].function_call"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "param"), WRONG)
+@pytest.mark.parametrize("stream", [False, True])
+def test_wrong_values_are_named(
+    http: httpx.Client, wrong: dict[str, Any], param: str, stream: bool
+) -> None:
+    reply = http.post(CHAT, json={"stream": stream, **HELLO, **wrong})
+    assert reply.status_code == 400, reply.text
+    assert reply.headers["content-type"] == "application/json"
+    error = reply.json()["error"]
+    assert error["param"] == param
+    assert error["type"] == "invalid_request_error"
+    assert param.split("[")[0] in error["message"]
+
+
+def test_refused_part_is_named_by_its_type(http: httpx.Client) -> None:
+    message = http.post(CHAT, json=user([IMAGE])).json()["error"]["message"]
+    assert message == (
+        "messages[0].content: content parts of type 'image_url' are not supported, only text"
+    )
+
+
+ACTIVE: list[dict[str, Any]] = [
+    {"n": 2},
+    {"n": 0},
+    {"n": "1"},
+    {"best_of": 3},
+    {"logprobs": True},
+    {"logprobs": 0},
+    {"logprobs": 5},
+    {"top_logprobs": 2},
+    {"echo": True},
+    {"suffix": "x"},
+    {"tools": [{"type": "function", "function": {"name": "f"}}]},
+    {"tool_choice": "required"},
+    {"tool_choice": "banana"},
+    {"tool_choice": {"type": "function", "function": {"name": "f"}}},
+    {"response_format": {"type": "json_object"}},
+    {"response_format": {"type": "xml"}},
+    {"functions": [{"name": "f"}]},
+    {"audio": {"voice": "alloy", "format": "wav"}},
+    {"modalities": ["text", "audio"]},
+    {"store": True},
+    {"mirostat": 2},
+    {"dry_multiplier": 0.8},
+    {"xtc_probability": 0.5},
+    {"typical_p": 0.9},
+    {"grammar": 'root ::= "a"'},
+    {"json_schema": {}},
+    {"cache_prompt": False},
+    {"reasoning_effort": "low"},
+    {"min_tokens": 3},
+]
+
+
+@pytest.mark.parametrize("sent", ACTIVE)
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+def test_known_but_unsupported_is_refused(
+    http: httpx.Client, path: str, sent: dict[str, Any]
+) -> None:
+    [name] = sent
+    reply = http.post(path, json={**HELLO, "prompt": "x", **sent})
+    assert reply.status_code == 400
+    error = reply.json()["error"]
+    assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+    assert error["message"].startswith(f"{name} = ")
+
+
+def test_values_that_ask_for_nothing_are_accepted(http: httpx.Client, fake: FakeEngine) -> None:
+    idle = {name: values[0] for name, values in INACTIVE.items() if values}
+    anything = {name: {"a": 1} for name in WITHOUT_EFFECT}
+    reply = http.post(CHAT, json={**HELLO, **idle, **anything})
+    assert reply.status_code == 200, reply.text
+    assert "x-rushlight-ignored" not in reply.headers
+    assert fake.submitted[-1].params == SamplingParams()
+
+
+def test_a_field_is_in_one_table_only() -> None:
+    obeyed: set[str] = set()
+    for model in (ChatCompletionRequest, CompletionRequest):
+        obeyed |= set(model.model_json_schema()["properties"])
+    assert not obeyed & set(INACTIVE)
+    assert not obeyed & WITHOUT_EFFECT
+    assert not set(INACTIVE) & WITHOUT_EFFECT
+
+
+def test_unknown_fields_are_ignored_and_named(http: httpx.Client) -> None:
+    body = {
+        "messages": [{"role": "user", "content": "Hello", "id": "m1"}],
+        "store": False,
+        "user": "u",
+        "metadata": {},
+        "parallel_tool_calls": False,
+        "xyz": 1,
+        "stream_options": {"include_usage": True, "colour": "red"},
+    }
+    for stream in (False, True):
+        reply = http.post(CHAT, json={**body, "stream": stream})
+        assert reply.status_code == 200
+        named = reply.headers["x-rushlight-ignored"]
+        assert named == "xyz, stream_options.colour, messages[].id"
+
+
+def test_unknown_names_cannot_break_the_header(http: httpx.Client) -> None:
+    bad = {"a\r\nSet-Cookie: x": 1, "é, ü": 2, "x" * 5000: 3, **{f"k{i}": i for i in range(1000)}}
+    reply = http.post(CHAT, json={**HELLO, **bad})
+    assert reply.status_code == 200
+    assert "set-cookie" not in reply.headers
+    named = reply.headers["x-rushlight-ignored"].split(", ")
+    assert named[:2] == ["a%0D%0ASet-Cookie%3A%20x", "%C3%A9%2C%20%C3%BC"]
+    assert named[2] == "x" * 64
+    assert named[-1] == "..." and len(named) == 21
+
+
+def test_unknown_fields_can_be_refused(serve: Any) -> None:
+    running: Running = serve(FakeEngine(Script()), server={"unknown_fields": "refuse"})
+    reply = httpx.post(f"{running.url}{CHAT}", json={**HELLO, "xyz": 1})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == "xyz"
+    assert httpx.post(f"{running.url}{CHAT}", json={**HELLO, "user": "u"}).status_code == 200
+
+
+def test_the_template_may_refuse(http: httpx.Client) -> None:
+    for stream in (False, True):
+        reply = http.post(CHAT, json={**user("REFUSE"), "stream": stream})
+        assert reply.status_code == 400
+        assert reply.json()["error"] == {
+            "message": "roles must alternate",
+            "type": "invalid_request_error",
+            "param": "messages",
+            "code": "chat_template_error",
+        }
+    assert http.post(CHAT, json=HELLO).status_code == 200

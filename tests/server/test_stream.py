@@ -1,0 +1,178 @@
+"""Streams: the shape of the chunks, comments while a client waits, failures (cases.md, 19-21)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from engine import EngineError, Phase, Progress
+from server.progress import ProgressWords
+from server.stream import sse_comment, sse_data
+from tests.fake_engine import FakeEngine, Script
+from tests.server.conftest import Running
+from tests.server.wire import RawConnection, chunks_of, parse_sse, wait_until
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+BODIES: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [{"role": "user", "content": "Hello"}], "stream": True},
+    TEXT: {"prompt": "Hello", "stream": True},
+}
+
+
+def test_bytes_of_sse() -> None:
+    assert sse_data('{"a":1}') == b'data: {"a":1}\n\n'
+    assert sse_comment("queued, 2 ahead") == b": queued, 2 ahead\n\n"
+
+
+@pytest.mark.parametrize("options", [None, {"include_usage": False}])
+def test_chat_chunks(http: httpx.Client, options: Any) -> None:
+    reply = http.post(CHAT, json={**BODIES[CHAT], "stream_options": options})
+    assert reply.headers["content-type"] == "text/event-stream"
+    assert reply.headers["cache-control"] == "no-cache"
+    chunks = chunks_of(reply.text)
+    assert [chunk["choices"] for chunk in chunks] == [
+        [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]
+        for delta, reason in [
+            ({"role": "assistant", "content": ""}, None),
+            ({"content": "Par"}, None),
+            ({"content": "is"}, None),
+            ({"content": "."}, None),
+            ({}, "stop"),
+        ]
+    ]
+    assert_common(chunks, "chat.completion.chunk")
+    assert not any("usage" in chunk for chunk in chunks)
+    assert "timings" in chunks[-1]
+
+
+def test_text_chunks(http: httpx.Client) -> None:
+    chunks = chunks_of(http.post(TEXT, json=BODIES[TEXT]).text)
+    assert [chunk["choices"] for chunk in chunks] == [
+        [{"text": text, "index": 0, "logprobs": None, "finish_reason": reason}]
+        for text, reason in [("Par", None), ("is", None), (".", None), ("", "stop")]
+    ]
+    assert_common(chunks, "text_completion")
+    assert not any("usage" in chunk for chunk in chunks)
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_usage_when_asked_for(http: httpx.Client, path: str) -> None:
+    body = {**BODIES[path], "stream_options": {"include_usage": True}}
+    *chunks, last = chunks_of(http.post(path, json=body).text)
+    assert all(chunk["choices"] and chunk["usage"] is None for chunk in chunks)
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] == 4
+    assert last["usage"]["total_tokens"] == last["usage"]["prompt_tokens"] + 4
+    assert_common([*chunks, last], "text_completion" if path == TEXT else "chat.completion.chunk")
+
+
+def assert_common(chunks: list[dict[str, Any]], kind: str) -> None:
+    heads = {(c["id"], c["object"], c["created"], c["model"]) for c in chunks}
+    assert len(heads) == 1
+    [(_, object_, created, model)] = heads
+    assert (object_, model) == (kind, "fake-1b")
+    assert isinstance(created, int) and abs(created - time.time()) < 60
+    reasons = [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]]
+    assert reasons.count(None) == len(reasons) - 1
+
+
+def test_characters_pass_as_they_are(http: httpx.Client, fake: FakeEngine) -> None:
+    text = ' 🦙 歪 👩‍👧 "quoted" \\ \u2028 line\r\nbreak\n\ndata: [DONE]\n\n'
+    fake.script = Script(tuple(text))
+    chunks = chunks_of(http.post(TEXT, json={**BODIES[TEXT], "max_tokens": 100}).text)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text
+
+
+def test_comments_come_at_once_and_while_waiting(serve: Any) -> None:
+    engine = FakeEngine(Script(prefill_s=0.8))
+    running: Running = serve(engine, server={"progress_every_s": 0.1})
+    with RawConnection(running.port) as first, RawConnection(running.port) as second:
+        first.post(TEXT, {**BODIES[TEXT], "prompt": "something else"})
+        assert first.head()[0] == 200
+        wait_until(lambda: engine.submitted and not engine.n_waiting)
+        began = time.monotonic()
+        second.post(CHAT, BODIES[CHAT])
+        assert second.head()[0] == 200
+        assert second.chunk() == b": queued, 1 ahead\n\n"
+        assert time.monotonic() - began < 0.1
+        stream, at = b"", [time.monotonic()]
+        while chunk := second.chunk():
+            stream += chunk
+            at.append(time.monotonic())
+    assert max(b - a for a, b in itertools.pairwise(at)) < 0.3
+    data, comments = parse_sse(stream.decode())
+    assert "queued, 1 ahead" in comments
+    prefill = [comment for comment in comments if comment.startswith("prefill")]
+    assert len(prefill) >= 3
+    done = [int(comment.split()[1].split("/")[0]) for comment in prefill]
+    assert done == sorted(done) and done[-1] > done[0]
+    assert prefill[-1].endswith("s left")
+    assert json.loads(data[0])["choices"][0]["delta"]["role"] == "assistant"
+
+
+def test_comments_go_on_while_text_is_held_back(serve: Any) -> None:
+    engine = FakeEngine(Script(("",) * 30 + ("x",), delay_s=0.02))
+    running: Running = serve(engine, server={"progress_every_s": 0.1})
+    stream = httpx.post(running.url + CHAT, json=BODIES[CHAT]).text
+    _, comments = parse_sse(stream)
+    assert sum(comment.startswith("decode, ") for comment in comments) >= 3
+
+
+class _Watched:
+    """A Reply as ProgressWords sees it."""
+
+    def __init__(self, *progress: Progress) -> None:
+        self._progress = iter(progress)
+
+    def progress(self) -> tuple[int, Progress]:
+        return 0, next(self._progress)
+
+
+def test_time_left_does_not_count_the_cache() -> None:
+    reply: Any = _Watched(
+        Progress(Phase.QUEUED, 2, 1000, 0, 0, 1.0),
+        Progress(Phase.PREFILL, 0, 1000, 500, 0, 0.0),  # half came from the cache, in no time
+        Progress(Phase.PREFILL, 0, 1000, 600, 0, 2.0),
+        Progress(Phase.DECODE, 0, 1000, 1000, 7, 2.0),
+    )
+    words = ProgressWords(reply)
+    assert [words.now() for _ in range(4)] == [
+        "queued, 2 ahead",
+        "prefill 500/1000",
+        "prefill 600/1000, about 8 s left",
+        "decode, 7 tokens",
+    ]
+
+
+@pytest.mark.parametrize("fail_after", [0, 3])
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_failure_in_mid_stream(
+    http: httpx.Client, fake: FakeEngine, path: str, fail_after: int
+) -> None:
+    fake.script = Script(fail_after=fail_after, error=EngineError("secret detail"))
+    reply = http.post(path, json=BODIES[path])
+    data, _ = parse_sse(reply.text)
+    error = json.loads(data[-1])["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "server_error"
+    assert reply.headers["x-request-id"] in error["message"]
+    assert "secret" not in reply.text and "Traceback" not in reply.text
+    for chunk in map(json.loads, data[:-1]):
+        assert chunk["choices"][0]["finish_reason"] is None
+    assert len(data) == (1 if fail_after == 0 else 4 + (path == CHAT))
+    fake.script = Script()
+    assert http.post(path, json=BODIES[path]).status_code == 200
+
+
+@pytest.mark.parametrize("fail_after", [0, 3])
+def test_failure_without_a_stream(http: httpx.Client, fake: FakeEngine, fail_after: int) -> None:
+    fake.script = Script(fail_after=fail_after)
+    reply = http.post(CHAT, json={**BODIES[CHAT], "stream": False})
+    assert reply.status_code == 500
+    assert reply.json()["error"]["code"] == "internal_error"
