@@ -78,7 +78,7 @@ def bytes_per_token(engine: Engine, n_past: int) -> int:
     weights = engine._model.weights
     matrices = [weights.output]
     for w in weights.blk:
-        matrices += [w.attn_q, w.attn_k, w.attn_v, w.attn_output, w.ffn_gate, w.ffn_up, w.ffn_down]
+        matrices += w.matrices()
     config = engine._model.config
     kv = config.n_layer * 2 * config.n_head_kv * config.head_dim * 2 * n_past
     return sum(m.n_bytes for m in matrices) + kv

@@ -30,13 +30,19 @@ class Chat:
         self._table = np.zeros(n_pages(n_ctx), np.int64)  # page addresses, for the kernels
 
     def prefill(self, tokens: Sequence[int], want_logits: bool = True) -> Logits | None:
-        """Read up to `model.max_rows` tokens. Returns the last one's logits f32[n_vocab] if they are wanted.
+        """Read up to `max_rows` tokens. Returns the last one's logits f32[n_vocab] if they are wanted.
 
-        Raises Cancelled when the batch was cancelled: the chat is then as it was before.
+        That last token is read by itself, as decoding reads: few rows are computed with 16-bit inputs, which is worth
+        more to the reply's beginning than the time of one step.
+
+        Raises Cancelled when the batch was cancelled: what was read before stays.
         """
-        rows_out = [len(tokens) - 1] if want_logits else []
-        logits = self._read(tokens, rows_out)
-        return logits[0] if want_logits else None
+        if not want_logits:
+            self._read(tokens, [])
+            return None
+        if len(tokens) > 1:
+            self._read(tokens[:-1], [])
+        return self.next(tokens[-1])
 
     def next(self, token: int) -> Logits:
         """Read one token; returns the logits f32[n_vocab] of what follows it."""
@@ -76,9 +82,7 @@ class Chat:
             page = self._pool.take()
             self._table[len(self._pages)] = self._pool.address(page)
             self._pages.append(page)
-        batch = self._model.batch
-        batch.fill(tokens, len(self.ids), self._table.ctypes.data, rows_out)
-        logits = self._model.run()
+        logits = self._model.forward(tokens, len(self.ids), self._table.ctypes.data, rows_out)
         self.ids += tokens
         return logits
 

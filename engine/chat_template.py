@@ -21,6 +21,7 @@ from engine.errors import ChatTemplateError, InvalidRequest
 from engine.gguf_file import GGUFFile
 from engine.special_tokens import SpecialTokens, unshield
 from engine.template_sandbox import (
+    MAX_STEPS,
     GivenList,
     TemplateEnvironment,
     TemplateRefusal,
@@ -162,13 +163,16 @@ class ChatTemplate:
     def _style(self) -> TemplateStyle:
         def try_render(messages: list[Message], style: TemplateStyle) -> str:
             try:
-                return self._render({"messages": messages, "add_generation_prompt": True}, style)
+                variables = {"messages": messages, "add_generation_prompt": True}
+                return self._render(variables, style, max_steps=100_000)
             except Exception:
                 return ""
 
         return find_style(try_render)
 
-    def _render(self, variables: Mapping[str, Any], style: TemplateStyle) -> str:
+    def _render(
+        self, variables: Mapping[str, Any], style: TemplateStyle, max_steps: int = MAX_STEPS
+    ) -> str:
         tools = variables.get("tools") or style.absent_tools
         return render(
             self._template,
@@ -182,6 +186,7 @@ class ChatTemplate:
                 "functions": to_json(tools or [], indent=4),
                 "datetime": strftime_now("%b %d %Y %H:%M:%S"),
             },
+            max_steps,
         )
 
     def _prepare(self, message: Message) -> Message:

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.kernels import attention as attention_kernel
-from engine.kernels.activation import q8_row_bytes, quantise_rows, rms_norm, silu_mul
+from engine.kernels.activation import q8_row_bytes, q16_row_bytes, quantise_rows, rms_norm, silu_mul
 from engine.kernels.kv_page import layer_bytes
 from engine.kernels.matmul import embed, matmul
+from engine.kernels.op import FEW
 from engine.kernels.rope import rope_and_store, rope_angles
 from engine.kernels.team import Team
 from engine.kernels.tile import tile_bytes
@@ -23,6 +24,10 @@ from engine.plan import Batch, Plan, Workspace
 from engine.weights import LayerWeights, Matrix, Vector, Weights
 
 _ROW_GROUP = 8  # kernels may touch rows up to the next multiple of this
+
+# Multiplications up to which a prompt is read in two planes, that is in 16 bits instead of 8: the extra time is some
+# hundredths of a second then, and the short prompts of small models are where a rounding error changes the answer.
+_PRECISE_WORK = 8e9
 
 
 class Cancelled(Exception):
@@ -48,6 +53,7 @@ class Model:
         self.weights = weights
         self.max_rows = max_rows
         self.n_vocab = weights.token_embd.n_out
+        self.n_weights_per_token = sum(m.n_in * m.n_out for w in weights.blk for m in w.matrices())
         self.batch = Batch(max_rows)
         self.workspace = Workspace()
         self.page_bytes = config.n_layer * layer_bytes(config.n_head_kv, config.head_dim)
@@ -64,22 +70,20 @@ class Model:
         self.plan.finish()
         self.team = Team(n_threads)
 
-    def run(self) -> npt.NDArray[np.float32]:
-        """Run the plan over `self.batch`. Returns logits f32[n_rows_out, n_vocab], overwritten by the next run.
-
-        Raises Cancelled when the batch was cancelled meanwhile.
-        """
-        self.team.run(self.plan.address, len(self.plan), self.batch.address)
-        if self.batch.cancelled:
-            raise Cancelled
-        return self._logits[: int(self.batch.record["n_rows_out"][0]), : self.n_vocab]
-
     def forward(
         self, tokens: Sequence[int], first_pos: int, pages: int, rows_out: Sequence[int]
     ) -> npt.NDArray[np.float32]:
-        """Fill the batch with one chat's next tokens and run it; see Batch.fill and run."""
-        self.batch.fill(tokens, first_pos, pages, rows_out)
-        return self.run()
+        """Run the plan over one chat's next tokens, at most max_rows.
+
+        pages: address of the chat's page table. Returns logits f32[len(rows_out), n_vocab] of the rows named in
+        rows_out, overwritten by the next run. Raises Cancelled when the batch was cancelled meanwhile.
+        """
+        planes = 2 if len(tokens) * self.n_weights_per_token <= _PRECISE_WORK else 1
+        self.batch.fill(tokens, first_pos, pages, rows_out, planes)
+        self.team.run(self.plan.address, len(self.plan), self.batch.address)
+        if self.batch.cancelled:
+            raise Cancelled
+        return self._logits[: len(rows_out), : self.n_vocab]
 
     def close(self) -> None:
         self.team.close()
@@ -105,8 +109,10 @@ class Model:
         self.q, self.k, self.v = self._floats(n_q), self._floats(n_kv), self._floats(n_kv)
         self.attended = self._floats(n_q)
         self.gate, self.up = self._floats(c.n_ff), self._floats(c.n_ff)
-        widest = max(2 * c.n_embd, n_q, c.n_ff)  # 2: two planes
-        self.q8 = self.workspace.reserve(self._buffer_rows * q8_row_bytes(widest))
+        widest = max(c.n_embd, n_q, c.n_ff)
+        self.quantised = self.workspace.reserve(
+            max(2 * self._buffer_rows * q8_row_bytes(widest), FEW * q16_row_bytes(widest))
+        )
         self.angles = self._floats(c.n_rot)
         n_logits = (self.n_vocab + 15) // 16 * 16
         logits = self._floats(n_logits)
@@ -160,7 +166,7 @@ class Model:
         )
         n_in = w.attn_output.n_in
         if w.attn_output.quant.group:
-            self.plan.emit(quantise_rows, x=self.attended, q8=self.q8, n_in=n_in)
+            self.plan.emit(quantise_rows, x=self.attended, quantised=self.quantised, n_in=n_in)
         self._matmul(w.attn_output, self.x, x=self.attended, bias=w.attn_output_bias, accumulate=1)
 
     def _feed_forward_block(self, w: LayerWeights) -> None:
@@ -168,21 +174,21 @@ class Model:
         self._norm(w.ffn_norm, (w.ffn_gate, w.ffn_up))
         self._matmul(w.ffn_gate, self.gate, meet=False)
         self._matmul(w.ffn_up, self.up)
-        q8 = self.q8 if w.ffn_down.quant.group else 0
-        self.plan.emit(silu_mul, x=self.gate, y=self.up, q8=q8, n_in=c.n_ff)
+        quantised = self.quantised if w.ffn_down.quant.group else 0
+        self.plan.emit(silu_mul, x=self.gate, y=self.up, quantised=quantised, n_in=c.n_ff)
         self._matmul(w.ffn_down, self.x, x=self.gate, accumulate=1)
 
     def _norm(self, weight: Vector, readers: tuple[Matrix, ...], rows_out: int = 0, planes: int = 1) -> None:
         """RMS norm of the residual stream, in the forms that the matrices which read it want."""
         as_floats = any(m.quant.group == 0 for m in readers)
-        in_8_bits = any(m.quant.group != 0 for m in readers)
+        as_integers = any(m.quant.group != 0 for m in readers)
         self.plan.emit(
             rms_norm,
             **self._scratch,
             x=self.x,
             weight=weight.ctypes.data,
             out=self.normed if as_floats else 0,
-            q8=self.q8 if in_8_bits else 0,
+            quantised=self.quantised if as_integers else 0,
             n_in=self.config.n_embd,
             eps=self.config.rms_eps,
             rows_out=rows_out,
@@ -201,12 +207,12 @@ class Model:
         planes: int = 1,
         meet: bool = True,
     ) -> None:
-        """matrix times q8, or times the float rows x (the normed residual stream if 0) where the type wants them."""
+        """matrix times the quantised rows, or times the float rows x (the normed residual stream if 0) where the type wants them."""
         self.plan.emit(
             matmul,
             meet=meet,
             **self._matrix(matrix),
-            x=self.q8 if matrix.quant.group else x or self.normed,
+            x=self.quantised if matrix.quant.group else x or self.normed,
             out=out,
             bias=0 if bias is None else bias.ctypes.data,
             accumulate=accumulate,

@@ -70,8 +70,18 @@ class Batch:
         self._cancel = self.record["cancel"]
         self._op_done = self.record["op_done"]
 
-    def fill(self, tokens: Sequence[int], first_pos: int, pages: int, rows_out: Sequence[int]) -> None:
-        """One chat's next tokens. pages: address of its page table; rows_out: rows whose logits are wanted."""
+    def fill(
+        self,
+        tokens: Sequence[int],
+        first_pos: int,
+        pages: int,
+        rows_out: Sequence[int],
+        planes: int = 1,
+    ) -> None:
+        """One chat's next tokens.
+
+        pages: address of its page table; rows_out: rows whose logits are wanted; planes: precision (activation.py).
+        """
         n = len(tokens)
         self.tokens[:n] = tokens
         self.positions[:n] = range(first_pos, first_pos + n)
@@ -79,6 +89,7 @@ class Batch:
         self.rows_out[: len(rows_out)] = rows_out
         self.record["n_rows"] = n
         self.record["n_rows_out"] = len(rows_out)
+        self.record["planes"] = planes
 
     def cancel(self) -> None:
         """Stop the run at its next op or tile, and every later one until `allow`. Any thread."""

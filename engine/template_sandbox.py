@@ -21,7 +21,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.special_tokens import MARK
 
-MAX_STEPS: Final = 5_000_000  # loop turns and calls; a long chat takes some 100,000
+MAX_STEPS: Final = 10_000_000  # a loop's turn is one; a long chat takes some 100,000
+CALL_STEPS: Final = 50  # a call takes about as long
 MAX_LENGTH: Final = 1 << 25  # characters of output, or items of one string or list
 
 
@@ -34,13 +35,14 @@ class TemplateLimit(TemplateError):
 
 
 class _Meter:
-    def __init__(self) -> None:
-        self.steps_left = MAX_STEPS
+    def __init__(self, max_steps: int) -> None:
+        self.max_steps = max_steps
+        self.steps_left = max_steps
 
     def spend(self, steps: int) -> None:
         self.steps_left -= steps
         if self.steps_left < 0:
-            raise TemplateLimit(f"it takes more than {MAX_STEPS} steps")
+            raise TemplateLimit(f"it takes more than {self.max_steps} steps")
 
     def each(self, items: Iterable[Any]) -> Iterator[Any]:
         for item in items:
@@ -97,7 +99,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return own_list or super().is_safe_attribute(obj, attr, value)
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        _meter.get().spend(1)
+        _meter.get().spend(CALL_STEPS)
         return super().call(context, obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -106,9 +108,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
 
-def render(template: Template, variables: Mapping[str, Any]) -> str:
+def render(template: Template, variables: Mapping[str, Any], max_steps: int = MAX_STEPS) -> str:
     """The template's output. Raises TemplateError, or whatever a template can provoke."""
-    token = _meter.set(_Meter())
+    token = _meter.set(_Meter(max_steps))
     try:
         pieces = []
         room = MAX_LENGTH

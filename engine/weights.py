@@ -58,6 +58,13 @@ class LayerWeights:
     attn_v_bias: Vector | None
     attn_output_bias: Vector | None
 
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Every matrix that each token is multiplied with."""
+        return (
+            *(self.attn_q, self.attn_k, self.attn_v, self.attn_output),
+            *(self.ffn_gate, self.ffn_up, self.ffn_down),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 
-from engine import ContextLengthExceeded
+from engine import ContextLengthExceeded, SamplingParams
 from server.body import read_json_object
 from server.errors import ApiError
 from server.middleware import RequestRecord
@@ -39,7 +39,7 @@ async def chat_completions(request: Request) -> Response:
     """Answer a conversation."""
     services = Services.of(request)
     engine = services.loader.engine()
-    asked, headers = await _read(request, ChatCompletionRequest)
+    asked, params, headers = await _read(request, ChatCompletionRequest)
     prompt_ids = await asyncio.to_thread(
         engine.encode_chat,
         [message.for_template() for message in asked.messages],
@@ -47,7 +47,8 @@ async def chat_completions(request: Request) -> Response:
         template_kwargs=asked.chat_template_kwargs,
     )
     objects = ChatObjects(engine.model.name, _shows_usage(asked))
-    return await _answer(request, engine, asked, [prompt_ids], objects, headers)
+    reply = Reply(engine, [prompt_ids], params)
+    return await _answer(request, asked, reply, objects, headers)
 
 
 @router.post("/v1/completions")
@@ -55,14 +56,15 @@ async def completions(request: Request) -> Response:
     """Continue a text, or several."""
     services = Services.of(request)
     engine = services.loader.engine()
-    asked, headers = await _read(request, CompletionRequest)
+    asked, params, headers = await _read(request, CompletionRequest)
     prompts = await asyncio.to_thread(_encode, engine, asked.prompt)
     objects = TextObjects(engine.model.name, _shows_usage(asked))
     try:
-        return await _answer(request, engine, asked, prompts, objects, headers)
+        reply = Reply(engine, prompts, params)
     except ContextLengthExceeded as error:
         error.param = "prompt"  # the engine cannot know what the field is called here
         raise
+    return await _answer(request, asked, reply, objects, headers)
 
 
 def _encode(engine: Engine, prompts: list[str | list[int]]) -> list[list[int]]:
@@ -73,34 +75,38 @@ def _shows_usage(asked: SamplingRequest) -> bool:
     return asked.stream and asked.include_usage
 
 
-async def _read(request: Request, kind: type[AnyRequest]) -> tuple[AnyRequest, dict[str, str]]:
-    """The request, and headers for the reply. Raises: ApiError, ClientDisconnect."""
-    server = Services.of(request).config.server
+async def _read(
+    request: Request, kind: type[AnyRequest]
+) -> tuple[AnyRequest, SamplingParams, dict[str, str]]:
+    """The request, what it asks of the engine, and headers for the reply.
+
+    Raises: ApiError, InvalidRequest, ClientDisconnect.
+    """
+    services = Services.of(request)
+    server = services.config.server
     body = await read_json_object(request, server.max_body_bytes)
     asked, unknown = parse_request(kind, body)
     if unknown and server.unknown_fields == "refuse":
         raise ApiError(400, f"unknown field: {unknown[0]}", param=unknown[0], code="unknown_field")
-    return asked, RequestRecord.of(request).ignore(unknown)
+    headers = RequestRecord.of(request).ignore(unknown)
+    return asked, asked.sampling_params(services.defaults), headers
 
 
 async def _answer(
     request: Request,
-    engine: Engine,
     asked: SamplingRequest,
-    prompts: list[list[int]],
+    reply: Reply,
     objects: Objects,
     headers: dict[str, str],
 ) -> Response:
-    services = Services.of(request)
     record = RequestRecord.of(request)
-    reply = Reply(engine, prompts, asked.sampling_params(services.defaults))
     if asked.stream:
         return EventStream(
             reply,
             objects,
             record,
             include_usage=asked.include_usage,
-            progress_every_s=services.config.server.progress_every_s,
+            progress_every_s=Services.of(request).config.server.progress_every_s,
             headers=headers,
         )
     try:

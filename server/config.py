@@ -22,16 +22,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from engine import ConfigError, EngineConfig, SamplingParams
-from server.sampling_fields import (
-    MinP,
-    Penalty,
-    RepeatLastN,
-    RepeatPenalty,
-    Temperature,
-    TopK,
-    TopP,
-)
+from engine import ConfigError, EngineConfig, InvalidRequest, SamplingParams
+from server.requests import Int32
 
 DEFAULT_FILE = Path("config.toml")
 ENV_PREFIX = "RUSHLIGHT_"
@@ -91,18 +83,26 @@ class ServerSection(Section):
 class SamplingSection(Section):
     """[sampling]: what holds where a request says nothing."""
 
-    max_tokens: int = Field(default=0, ge=0, le=2**31 - 1)
-    temperature: Temperature = _sampling["temperature"]
-    top_k: TopK = _sampling["top_k"]
-    top_p: TopP = _sampling["top_p"]
-    min_p: MinP = _sampling["min_p"]
-    repeat_penalty: RepeatPenalty = _sampling["repeat_penalty"]
-    repeat_last_n: RepeatLastN = _sampling["repeat_last_n"]
-    presence_penalty: Penalty = _sampling["presence_penalty"]
-    frequency_penalty: Penalty = _sampling["frequency_penalty"]
+    max_tokens: Int32 = Field(default=0, ge=0)
+    temperature: float = _sampling["temperature"]
+    top_k: Int32 = _sampling["top_k"]
+    top_p: float = _sampling["top_p"]
+    min_p: float = _sampling["min_p"]
+    repeat_penalty: float = _sampling["repeat_penalty"]
+    repeat_last_n: Int32 = _sampling["repeat_last_n"]
+    presence_penalty: float = _sampling["presence_penalty"]
+    frequency_penalty: float = _sampling["frequency_penalty"]
+
+    @model_validator(mode="after")
+    def _in_range(self) -> SamplingSection:
+        try:
+            self.to_sampling_params()
+        except InvalidRequest as error:
+            raise ValueError(str(error)) from None
+        return self
 
     def to_sampling_params(self) -> SamplingParams:
-        """The defaults of every request."""
+        """The defaults of every request. Raises: InvalidRequest."""
         return SamplingParams(**{**self.model_dump(), "max_tokens": self.max_tokens or None})
 
 

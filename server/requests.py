@@ -16,17 +16,6 @@ from engine import SamplingParams
 from server.errors import ApiError
 from server.known_fields import unknown_fields
 from server.messages import Message, RequestObject
-from server.sampling_fields import (
-    LogitBias,
-    MinP,
-    Penalty,
-    RepeatLastN,
-    RepeatPenalty,
-    Temperature,
-    TokenLimit,
-    TopK,
-    TopP,
-)
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for text completions
 MAX_STOP_STRINGS = 64
@@ -37,6 +26,10 @@ ALIASES = {
     "repeat_penalty": ("repeat_penalty", "repetition_penalty"),
     "repeat_last_n": ("repeat_last_n", "repetition_context_size"),
 }
+
+
+# What the engine's machine code takes. Ranges are SamplingParams' to check.
+Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 
 
 def _alias(name: str) -> Any:
@@ -89,18 +82,18 @@ class SamplingRequest(RequestObject):
     model: str | None = None  # any name is accepted; replies carry the name of what is served
     stream: bool = False
     stream_options: StreamOptions | None = None
-    max_tokens: TokenLimit | None = _alias("max_tokens")  # -1 = until the context is full
-    temperature: Temperature | None = None
-    top_k: TopK | None = None
-    top_p: TopP | None = None
-    min_p: MinP | None = None
-    repeat_penalty: RepeatPenalty | None = _alias("repeat_penalty")
-    repeat_last_n: RepeatLastN | None = _alias("repeat_last_n")
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
+    max_tokens: Int32 | None = _alias("max_tokens")  # -1 = until the context is full
+    temperature: float | None = None
+    top_k: Int32 | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = _alias("repeat_penalty")
+    repeat_last_n: Int32 | None = _alias("repeat_last_n")
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     logit_bias: (
         Annotated[
-            dict[int, LogitBias],
+            dict[int, float],
             BeforeValidator(_token_biases, json_schema_input_type=dict[str, float]),
         ]
         | None
@@ -118,7 +111,7 @@ class SamplingRequest(RequestObject):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
-        """`defaults` with everything that the request sets."""
+        """`defaults` with everything that the request sets. Raises: InvalidRequest."""
         return dataclasses.replace(defaults, **dict(self._given()))
 
     def _given(self) -> Iterator[tuple[str, Any]]:
@@ -171,8 +164,6 @@ def parse_request(kind: type[AnyRequest], body: dict[str, Any]) -> tuple[AnyRequ
         request = kind.model_validate(given)
     except ValidationError as error:
         raise _refusal(error) from None
-    if request.max_tokens == 0:
-        raise ApiError(400, "max_tokens must be at least 1, or -1 for no limit", param="max_tokens")
     return request, _unknown(request)
 
 

@@ -53,7 +53,7 @@ def serve(config: AppConfig, make_engine: Callable[[OnLoad], Engine] | None = No
         loader = EngineLoader(make_engine, lines.show, loaded)
         server = HttpServer(create_app(config, loader), loader)
         stop.server = server
-        say(f"listening on {url}")
+        say(f"listening on {url}, loading the model")
         server.run(sockets=sockets)
         if loader.error is not None and not stop.is_asked:
             return fail(load_failure(loader.error))

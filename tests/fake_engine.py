@@ -36,6 +36,7 @@ from engine import (
     Timings,
     Token,
 )
+from engine.chat_messages import normalise_messages
 
 BOS = 256
 EOS = 257
@@ -124,6 +125,7 @@ class FakeEngine:
         documents: Any = None,
         template_kwargs: dict[str, Any] | None = None,
     ) -> list[int]:
+        messages = normalise_messages(messages)
         self.chats.append(
             {
                 "messages": messages,
@@ -133,7 +135,9 @@ class FakeEngine:
         )
         if any(message["content"] == "REFUSE" for message in messages):
             raise ChatTemplateError("roles must alternate")
-        text = "".join(f"<{m['role']}>{m['content']}{m.get('tool_calls', '')}" for m in messages)
+        text = "".join(
+            f"<{m['role']}>{m['content'] or ''}{m.get('tool_calls', '')}" for m in messages
+        )
         return self.encode_prompt(text + "<assistant>" * add_generation_prompt)
 
     def submit(

@@ -1,16 +1,17 @@
-"""Input rows of a matrix product in 8 bits ("q8 rows"), and the kernels that make them.
+"""Input rows of a matrix product as integers, and the kernels that make them.
 
-A q8 row of n values (n a multiple of 32) is one run of memory; d, s and h spare the kernels work:
+Few rows (decoding) are rounded to 16 bits: memory is what limits them, and precision costs nothing. Many rows (prefill)
+are rounded to 8 bits. A row of n values (n a multiple of 32) is one run of memory; d, s and h spare the kernels work:
 
-    q  i8[n]         values / d, rounded, -127..127
-    d  f32[n / 32]   scale of each 32
-    s  f32[n / 32]   d * sum of q over each 32: what an offset in the weights is multiplied with
-    h  f32[n / 16]   the same over each 16
+    q  i16[n] or i8[n]   values / d, rounded
+    d  f32[n / 32]       scale of each 32: the largest is 32767 or 127
+    s  f32[n / 32]       d * sum of q over each 32: what an offset in the weights is multiplied with
+    h  f32[n / 16]       the same over each 16
 
-All weight types share this one format, so ops that read the same input share its quantised form.
+All weight types share these formats, so ops that read the same input share its quantised form.
 
 Where 8 bits are not enough, a second q8 row ("plane") holds what the first one lost: together they are worth 16 bits,
-at twice the arithmetic and the same memory traffic.
+at twice the arithmetic.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from __future__ import annotations
 import math
 
 from engine.jit import inline
-from engine.kernels.op import fields, kernel, n_rows, take
+from engine.kernels.op import FEW, fields, kernel, n_rows, take
 from engine.kernels.simd import (
     L,
     absolute,
     add,
     convert,
     div,
-    dot,
+    dot16,
     exp,
     f32x8,
     f32xL,
     fma,
-    i8x32,
     i8xL,
+    i16x16,
+    i16xL,
     i32x8,
     i32xL,
     larger,
@@ -42,6 +44,7 @@ from engine.kernels.simd import (
     read_f32,
     read_i32,
     splat,
+    stack,
     store,
     sub,
     sum_lanes,
@@ -50,17 +53,24 @@ from engine.kernels.simd import (
 )
 
 SEGMENT = 512  # values of a row that one thread takes at a time; a multiple of 32
+_SEGMENT_BYTES = 4 * SEGMENT
 
 
 @inline
 def q8_row_bytes(n):
-    """Bytes of a q8 row of n values."""
+    """Bytes of a row of n values in 8 bits."""
     return n + n // 2
 
 
 @inline
+def q16_row_bytes(n):
+    """Bytes of a row of n values in 16 bits."""
+    return 2 * n + n // 2
+
+
+@inline
 def q8_d(row, n):
-    """Address of a q8 row's scales."""
+    """Address of a q8 row's scales; a q16 row's: q8_d(row + n, n), and so on."""
     return row + n
 
 
@@ -77,28 +87,31 @@ def q8_h(row, n):
 
 
 @inline
-def dot_group(sums, w, x, scale):
-    """sums + scale * (32 weights w, u8x32 of at most 128, times the 32 q8 values at x), spread over eight lanes."""
-    count = dot(zeros(i32x8), w, load(i8x32, x))
+def dot_group(sums, w_low, w_high, x, scale):
+    """sums + scale * (32 weights, two i16x16, times the 32 q16 values at x), spread over eight lanes."""
+    count = dot16(zeros(i32x8), w_low, load(i16x16, x))
+    count = dot16(count, w_high, load(i16x16, x + 32))
     return fma(convert(f32x8, count), scale, sums)
 
 
 @inline
-def quantise(x, n, q8, first, last):
-    """Write values first..last (multiples of 32) of the n f32 at x into the q8 row."""
-    d_at, s_at, h_at = q8_d(q8, n), q8_s(q8, n), q8_h(q8, n)
+def _quantise(x, n, row, first, last, kind, most):
+    """Write values first..last (multiples of 32) of the n f32 at x as integers of `kind`, up to `most` in size."""
+    q_bytes = 1 if most == 127.0 else 2
+    d_at = row + q_bytes * n
+    s_at, h_at = d_at + n // 8, d_at + n // 4
     for i in range(first, last, 32):
         peak = zeros(f32xL)
         for k in range(i, i + 32, L):
             peak = larger(absolute(load(f32xL, x + 4 * k)), peak)
-        d = max_lanes(peak) / 127.0
+        d = max_lanes(peak) / most
         inverse = 1.0 / d if d > 0.0 else 0.0
         total = 0
         for half in range(2):
             count = zeros(i32xL)
             for k in range(i + 16 * half, i + 16 * half + 16, L):
                 q = convert(i32xL, nearest(mul(load(f32xL, x + 4 * k), splat(f32xL, inverse))))
-                store(q8 + k, convert(i8xL, q))
+                store(row + q_bytes * k, convert(kind, q))
                 count = add(count, q)
             part = sum_lanes(count)
             total += part
@@ -108,27 +121,37 @@ def quantise(x, n, q8, first, last):
 
 
 @inline
-def quantise_planes(x, n, q8, planes):
-    """Quantise the n f32 at x to one q8 row, or to two, at q8; with two, x is left as what both together lost."""
-    quantise(x, n, q8, 0, n)
+def _quantise_part(x, n, rows, row, first, last, few, planes):
+    """Values first..last (at most SEGMENT) of row number `row`: in 16 bits, or in `planes` times 8 bits."""
+    if few:
+        _quantise(x, n, rows + row * q16_row_bytes(n), first, last, i16xL, 32767.0)
+        return
+    q8 = rows + row * planes * q8_row_bytes(n)
+    _quantise(x, n, q8, first, last, i8xL, 127.0)
     if planes == 2:
-        for i in range(0, n, L):
+        lost = stack(_SEGMENT_BYTES) - 4 * first  # what the first plane rounded away
+        for i in range(first, last, L):
             d = splat(f32xL, read_f32(q8_d(q8, n) + i // 32 * 4))
             q = convert(f32xL, convert(i32xL, load(i8xL, q8 + i)))
-            store(x + 4 * i, sub(load(f32xL, x + 4 * i), mul(q, d)))
-        quantise(x, n, q8 + q8_row_bytes(n), 0, n)
+            store(lost + 4 * i, sub(load(f32xL, x + 4 * i), mul(q, d)))
+        _quantise(lost, n, q8 + q8_row_bytes(n), first, last, i8xL, 127.0)
+
+
+@inline
+def n_planes(op, batch):
+    """q8 rows for one row."""
+    return max(fields(op).planes, fields(batch).planes)
 
 
 @kernel
 def rms_norm(op, batch, thread, n_threads):
-    """Row by row x / rms(x) * weight, as f32 to out and in 8 bits to q8 (0 = not wanted).
+    """Row by row x / rms(x) * weight, as f32 to out and as integers to quantised (0 = not wanted).
 
     x: f32[rows, n_in], weight: f32[n_in]. With rows_out, row i of the result is made of row row_out[i] of x.
-    With two planes, `out` must be 0: its floats are used up.
     """
     o = fields(op)
     n = o.n_in
-    rows = n_rows(op, batch)
+    rows, planes = n_rows(op, batch), n_planes(op, batch)
     private = o.scratch + thread * o.scratch_bytes  # f32[n_in], where nobody wants the floats
     while True:
         row = take(op, 1)
@@ -147,17 +170,20 @@ def rms_norm(op, batch, thread, n_threads):
         for i in range(0, n, L):
             v = mul(load(f32xL, x + 4 * i), inverse)
             store(out + 4 * i, mul(v, load(f32xL, o.weight + 4 * i)))
-        if o.q8 != 0:
-            quantise_planes(out, n, o.q8 + row * o.planes * q8_row_bytes(n), o.planes)
+        if o.quantised != 0:
+            for i in range(0, n, SEGMENT):
+                last = min(i + SEGMENT, n)
+                _quantise_part(out, n, o.quantised, row, i, last, rows <= FEW, planes)
 
 
 @kernel
 def silu_mul(op, batch, thread, n_threads):
-    """x = silu(x) * y in place, and in 8 bits to q8 (0 = not wanted). x (gate), y (up): f32[rows, n_in]."""
+    """x = silu(x) * y in place, and as integers to quantised (0 = not wanted). x (gate), y (up): f32[rows, n_in]."""
     o = fields(op)
     n = o.n_in
     segments = (n + SEGMENT - 1) // SEGMENT
-    items = n_rows(op, batch) * segments
+    rows, planes = n_rows(op, batch), n_planes(op, batch)
+    items = rows * segments
     while True:
         item = take(op, 1)
         if item >= items:
@@ -171,17 +197,18 @@ def silu_mul(op, batch, thread, n_threads):
             one = splat(f32xL, 1.0)
             silu = div(g, add(one, exp(sub(zeros(f32xL), g))))
             store(gate + 4 * i, mul(silu, load(f32xL, up + 4 * i)))
-        if o.q8 != 0:
-            quantise(gate, n, o.q8 + row * q8_row_bytes(n), first, last)
+        if o.quantised != 0:
+            _quantise_part(gate, n, o.quantised, row, first, last, rows <= FEW, planes)
 
 
 @kernel
 def quantise_rows(op, batch, thread, n_threads):
-    """x in 8 bits to q8. x: f32[rows, n_in]."""
+    """x as integers to quantised. x: f32[rows, n_in]."""
     o = fields(op)
     n = o.n_in
     segments = (n + SEGMENT - 1) // SEGMENT
-    items = n_rows(op, batch) * segments
+    rows, planes = n_rows(op, batch), n_planes(op, batch)
+    items = rows * segments
     while True:
         item = take(op, 1)
         if item >= items:
@@ -189,4 +216,4 @@ def quantise_rows(op, batch, thread, n_threads):
         row = item // segments
         first = item % segments * SEGMENT
         last = min(first + SEGMENT, n)
-        quantise(o.x + 4 * n * row, n, o.q8 + row * q8_row_bytes(n), first, last)
+        _quantise_part(o.x + 4 * n * row, n, o.quantised, row, first, last, rows <= FEW, planes)

@@ -7,13 +7,12 @@ multiplied with all rows (`op.tile_dot`, at the speed of arithmetic). Threads ta
 
 from __future__ import annotations
 
-from engine.kernels.activation import q8_row_bytes
+from engine.kernels.activation import n_planes, q8_row_bytes, q16_row_bytes
 from engine.kernels.atomics import call_address
-from engine.kernels.op import cancelled, fields, kernel, n_rows, take
+from engine.kernels.op import FEW, cancelled, fields, kernel, n_rows, take
 from engine.kernels.simd import L, add, f32xL, load, read_f32, read_i32, read_u8, store, write_f32
 from engine.kernels.tile import K_CHUNK, offset_at, scale_at
 
-FEW = 3  # rows up to which weights are not worth unpacking to a tile
 _WEIGHT_ROWS = 32  # that a thread takes at a time when decoding; a multiple of L
 
 
@@ -21,33 +20,33 @@ _WEIGHT_ROWS = 32  # that a thread takes at a time when decoding; a multiple of 
 def matmul(op, batch, thread, n_threads):
     """out = weight @ x + bias, or out += that (accumulate), for all rows.
 
-    weight: n_out rows of n_in; x: q8 rows (`planes` for each row), or f32 rows where float_x; out: f32[rows, n_out rounded up to 16].
+    weight: n_out rows of n_in; x: q16 or q8 rows, or f32 rows where float_x; out: f32[rows, n_out rounded up to 16].
     """
     o = fields(op)
     rows = n_rows(op, batch)
-    x_stride = 4 * o.n_in if o.float_x != 0 else q8_row_bytes(o.n_in)
     out_stride = (o.n_out + 15) // 16 * 64
-    planes = 1 if o.float_x != 0 else o.planes
     scratch = o.scratch + thread * o.scratch_bytes
     if rows <= FEW:
+        x_stride = 4 * o.n_in if o.float_x != 0 else q16_row_bytes(o.n_in)
         while True:
             first = take(op, _WEIGHT_ROWS)
             if first >= o.n_out:
                 break
             n = min(_WEIGHT_ROWS, o.n_out - first)
             w = o.weight + first * o.row_bytes
-            for t in range(rows * planes):
+            for t in range(rows):
                 call_address(o.dot, (w, o.row_bytes, n, o.n_in, o.x + t * x_stride, scratch))
-                out = o.out + t // planes * out_stride + 4 * first
-                is_first = t % planes == 0
+                out = o.out + t * out_stride + 4 * first
                 for i in range(0, n, L):
                     v = load(f32xL, scratch + 4 * i)
-                    if o.bias != 0 and is_first:
+                    if o.bias != 0:
                         v = add(v, load(f32xL, o.bias + 4 * (first + i)))
-                    if o.accumulate != 0 or not is_first:
+                    if o.accumulate != 0:
                         v = add(v, load(f32xL, out + 4 * i))
                     store(out + 4 * i, v)
         return
+    planes = 1 if o.float_x != 0 else n_planes(op, batch)
+    x_stride = 4 * o.n_in if o.float_x != 0 else q8_row_bytes(o.n_in)
     while True:
         first = take(op, L)
         if first >= o.n_out or cancelled(batch):

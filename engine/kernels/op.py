@@ -16,6 +16,9 @@ from engine.kernels.atomics import address_of, fetch_add, read_shared
 import numba  # isort: skip  # after engine.jit
 from numba import types  # isort: skip
 
+# Rows up to which a matrix product goes row by row, with inputs in 16 bits. More rows go through tiles, in 8 bits.
+FEW = 3
+
 # One step of the plan. Addresses are int64; 0 = none. Which fields a kernel reads is said in its docstring.
 OP = np.dtype(
     [
@@ -29,11 +32,11 @@ OP = np.dtype(
         ("y", np.int64),  # second input
         ("z", np.int64),  # third input
         ("out", np.int64),  # output rows, f32
-        ("q8", np.int64),  # output rows in 8 bits (activation.py)
+        ("quantised", np.int64),  # output rows in 8 or 16 bits (activation.py)
         ("weight", np.int64),  # mapped weights, or f32 vector
         ("row_bytes", np.int64),  # bytes from one weight row to the next
         ("bias", np.int64),  # f32[n_out]
-        ("planes", np.int32),  # q8 rows that together stand for one input row (activation.py)
+        ("planes", np.int32),  # q8 rows for one row, at least (activation.py)
         ("accumulate", np.int32),  # 1 = add to `out` instead of overwriting
         ("float_x", np.int32),  # 1 = the weight type wants f32 input rows, and unpacks to a float tile
         ("group", np.int32),  # weights that share a scale in a tile
@@ -62,6 +65,7 @@ BATCH = np.dtype(
         ("op_done", np.int64),  # ops finished in this run
         ("n_rows", np.int32),
         ("n_rows_out", np.int32),
+        ("planes", np.int32),  # q8 rows for one row, at least
         ("token", np.int64),  # i32[n_rows]
         ("pos", np.int64),  # i32[n_rows]: place in its chat
         ("pages", np.int64),  # i64[n_rows]: address of the row's page table, i64[...] page addresses

@@ -84,11 +84,9 @@ def _constant_kind(context, _builder, _type, _value):
 
 u8x8, u8x16, u8x32 = Vec("u8", 8), Vec("u8", 16), Vec("u8", 32)
 i8x16, i8x32 = Vec("i8", 16), Vec("i8", 32)
-i32x8, f32x4, f32x8 = Vec("i32", 8), Vec("f32", 4), Vec("f32", 8)
-f16x4, f16x8 = Vec("f16", 4), Vec("f16", 8)
-u8xL, i8xL, u32xL, i32xL, f32xL, f16xL = (
-    Vec("u8", L), Vec("i8", L), Vec("u32", L), Vec("i32", L), Vec("f32", L), Vec("f16", L),
-)  # fmt: skip
+i16x16, u16x16 = Vec("i16", 16), Vec("u16", 16)
+i32x8, f32x8 = Vec("i32", 8), Vec("f32", 8)
+i8xL, i16xL, i32xL, f32xL = Vec("i8", L), Vec("i16", L), Vec("i32", L), Vec("f32", L)
 u8x4L, i8x4L, i16x2L = Vec("u8", 4 * L), Vec("i8", 4 * L), Vec("i16", 2 * L)
 
 
@@ -161,6 +159,22 @@ def _dot_plain(builder, acc, extend, w, x):
     product = builder.mul(extend(w, wide), builder.sext(x, wide))
     for j in range(4):
         acc = builder.add(acc, _shuffle(builder, product, product, range(j, 4 * n, 4)))
+    return acc
+
+
+def _dot_i16(builder, acc, w, x):
+    n = acc.type.count
+    if PROFILE.dot == "vnni" and n in (4, 8):
+        return _call(builder, f"llvm.x86.avx512.vpdpwssd.{32 * n}", acc.type, [acc, w, x])
+    if PROFILE.dot == "maddubs":
+        if n > (8 if L >= 8 else 4):
+            return _in_halves(builder, _dot_i16, acc, w, x)
+        name = "llvm.x86.avx2.pmadd.wd" if n == 8 else "llvm.x86.sse2.pmadd.wd"
+        return builder.add(acc, _call(builder, name, acc.type, [w, x]))
+    wide = ir.VectorType(_I32, 2 * n)
+    product = builder.mul(builder.sext(w, wide), builder.sext(x, wide))
+    for j in range(2):
+        acc = builder.add(acc, _shuffle(builder, product, product, range(j, 2 * n, 2)))
     return acc
 
 
@@ -312,6 +326,17 @@ def load_bf16(typingctx, kind, address):
         bits = builder.zext(_load(builder, args[1], ir.VectorType(ir.IntType(16), kind.of.n)), i32)
         shifted = builder.shl(bits, ir.Constant(i32, [16] * kind.of.n))
         return builder.bitcast(shifted, kind.of.ir)
+
+    return kind.of(kind, types.int64), codegen
+
+
+@intrinsic
+def load_wide(typingctx, kind, address):
+    """Bytes at address, widened to the i16 (sign kept) or u16 (zeros above) vector type `kind`."""
+
+    def codegen(_context, builder, _sig, args):
+        narrow = _load(builder, args[1], ir.VectorType(ir.IntType(8), kind.of.n))
+        return (builder.zext if kind.of.elem == "u16" else builder.sext)(narrow, kind.of.ir)
 
     return kind.of(kind, types.int64), codegen
 
@@ -575,19 +600,6 @@ def lane_splat(typingctx, v, lane):
 
 
 @intrinsic
-def lane_pair(typingctx, v, lane):
-    """Lane number `lane` (a literal) of v in the lower half of the lanes, the next one in the upper half."""
-    if not isinstance(lane, types.IntegerLiteral):
-        return None
-
-    def codegen(_context, builder, _sig, args):
-        at, half = lane.literal_value, v.n // 2
-        return _shuffle(builder, args[0], args[0], [at] * half + [at + 1] * half)
-
-    return v(v, lane), codegen
-
-
-@intrinsic
 def lower(typingctx, v):
     """The first half of the lanes."""
 
@@ -605,6 +617,26 @@ def upper(typingctx, v):
         return _halves(builder, args[0])[1]
 
     return Vec(v.elem, v.n // 2)(v), codegen
+
+
+@intrinsic
+def twice_lower(typingctx, v):
+    """Each lane of the first half twice: 0 0 1 1 2 2 ..."""
+
+    def codegen(_context, builder, _sig, args):
+        return _shuffle(builder, args[0], args[0], [i // 2 for i in range(v.n)])
+
+    return v(v), codegen
+
+
+@intrinsic
+def twice_upper(typingctx, v):
+    """Each lane of the second half twice."""
+
+    def codegen(_context, builder, _sig, args):
+        return _shuffle(builder, args[0], args[0], [v.n // 2 + i // 2 for i in range(v.n)])
+
+    return v(v), codegen
 
 
 @intrinsic
@@ -661,6 +693,16 @@ def dot(typingctx, acc, w, x):
 
     def codegen(_context, builder, _sig, args):
         return _dot_u8_i8(builder, *args)
+
+    return acc(acc, w, x), codegen
+
+
+@intrinsic
+def dot16(typingctx, acc, w, x):
+    """acc + products of neighbouring i16, two to a lane; acc: i32xN, w, x: i16x2N. Exact while sums stay below 2^31."""
+
+    def codegen(_context, builder, _sig, args):
+        return _dot_i16(builder, *args)
 
     return acc(acc, w, x), codegen
 

@@ -19,6 +19,7 @@ from engine.kernels.simd import (
     f32x8,
     interleave,
     load,
+    load_wide,
     mask,
     prefetch,
     read_f16,
@@ -29,6 +30,7 @@ from engine.kernels.simd import (
     store,
     sum_lanes,
     u8x16,
+    u16x16,
     write_f32,
     zeros,
 )
@@ -54,7 +56,7 @@ def nibbles(block):
 
 @part(6)
 def dot_q4_0(w, row_bytes, n_rows, n_in, x, out):
-    d_x, s_x = q8_d(x, n_in), q8_s(x, n_in)
+    d_x, s_x = q8_d(x + n_in, n_in), q8_s(x + n_in, n_in)
     for r in range(n_rows):
         block = w + r * row_bytes
         sums = zeros(f32x8)
@@ -63,7 +65,8 @@ def dot_q4_0(w, row_bytes, n_rows, n_in, x, out):
             prefetch(block + 1024)
             d = read_f16(block)
             scale = splat(f32x8, d * read_f32(d_x + 4 * b))
-            sums = dot_group(sums, nibbles(block), x + 32 * b, scale)
+            packed = load_wide(u16x16, block + 2)
+            sums = dot_group(sums, mask(packed, 15), shr(packed, 4), x + 64 * b, scale)
             offsets += d * read_f32(s_x + 4 * b)
             block += BYTES
         write_f32(out + 4 * r, sum_lanes(sums) - 8.0 * offsets)

@@ -20,6 +20,7 @@ from engine.kernels.simd import (
     f32x8,
     interleave,
     load,
+    load_wide,
     mask,
     prefetch,
     read_f16,
@@ -30,6 +31,7 @@ from engine.kernels.simd import (
     store,
     sum_lanes,
     u8x16,
+    u16x16,
     write_f32,
     zeros,
 )
@@ -56,7 +58,7 @@ def nibbles(block):
 
 @part(6)
 def dot_q4_1(w, row_bytes, n_rows, n_in, x, out):
-    d_x, s_x = q8_d(x, n_in), q8_s(x, n_in)
+    d_x, s_x = q8_d(x + n_in, n_in), q8_s(x + n_in, n_in)
     for r in range(n_rows):
         block = w + r * row_bytes
         sums = zeros(f32x8)
@@ -64,7 +66,8 @@ def dot_q4_1(w, row_bytes, n_rows, n_in, x, out):
         for b in range(n_in // 32):
             prefetch(block + 1024)
             scale = splat(f32x8, read_f16(block) * read_f32(d_x + 4 * b))
-            sums = dot_group(sums, nibbles(block), x + 32 * b, scale)
+            packed = load_wide(u16x16, block + 4)
+            sums = dot_group(sums, mask(packed, 15), shr(packed, 4), x + 64 * b, scale)
             offsets += read_f16(block + 2) * read_f32(s_x + 4 * b)
             block += BYTES
         write_f32(out + 4 * r, sum_lanes(sums) + offsets)

@@ -29,6 +29,7 @@ from engine.kernels.simd import (
     interleave,
     lane_splat,
     load,
+    load_wide,
     mask,
     mul,
     prefetch,
@@ -42,6 +43,7 @@ from engine.kernels.simd import (
     sum_lanes,
     u8x8,
     u8x32,
+    u16x16,
     write_f32,
     zeros,
 )
@@ -86,7 +88,7 @@ def group_scales(block):
 
 @part(6)
 def dot_q4_k(w, row_bytes, n_rows, n_in, x, out):
-    d_x, s_x = q8_d(x, n_in), q8_s(x, n_in)
+    d_x, s_x = q8_d(x + n_in, n_in), q8_s(x + n_in, n_in)
     for r in range(n_rows):
         block = w + r * row_bytes
         sums, minima = zeros(f32x8), zeros(f32x8)
@@ -96,19 +98,19 @@ def dot_q4_k(w, row_bytes, n_rows, n_in, x, out):
             scale, minimum = group_scales(block)
             minima = fma(minimum, load(f32x8, s_x + 32 * b), minima)
             scale = mul(scale, load(f32x8, d_x + 32 * b))
-            xb = x + 256 * b
-            q = load(u8x32, block + 16)
-            sums = dot_group(sums, mask(q, 15), xb, lane_splat(scale, 0))
-            sums = dot_group(sums, shr(q, 4), xb + 32, lane_splat(scale, 1))
-            q = load(u8x32, block + 48)
-            sums = dot_group(sums, mask(q, 15), xb + 64, lane_splat(scale, 2))
-            sums = dot_group(sums, shr(q, 4), xb + 96, lane_splat(scale, 3))
-            q = load(u8x32, block + 80)
-            sums = dot_group(sums, mask(q, 15), xb + 128, lane_splat(scale, 4))
-            sums = dot_group(sums, shr(q, 4), xb + 160, lane_splat(scale, 5))
-            q = load(u8x32, block + 112)
-            sums = dot_group(sums, mask(q, 15), xb + 192, lane_splat(scale, 6))
-            sums = dot_group(sums, shr(q, 4), xb + 224, lane_splat(scale, 7))
+            xb = x + 512 * b
+            low, high = load_wide(u16x16, block + 16), load_wide(u16x16, block + 32)
+            sums = dot_group(sums, mask(low, 15), mask(high, 15), xb + 0, lane_splat(scale, 0))
+            sums = dot_group(sums, shr(low, 4), shr(high, 4), xb + 64, lane_splat(scale, 1))
+            low, high = load_wide(u16x16, block + 48), load_wide(u16x16, block + 64)
+            sums = dot_group(sums, mask(low, 15), mask(high, 15), xb + 128, lane_splat(scale, 2))
+            sums = dot_group(sums, shr(low, 4), shr(high, 4), xb + 192, lane_splat(scale, 3))
+            low, high = load_wide(u16x16, block + 80), load_wide(u16x16, block + 96)
+            sums = dot_group(sums, mask(low, 15), mask(high, 15), xb + 256, lane_splat(scale, 4))
+            sums = dot_group(sums, shr(low, 4), shr(high, 4), xb + 320, lane_splat(scale, 5))
+            low, high = load_wide(u16x16, block + 112), load_wide(u16x16, block + 128)
+            sums = dot_group(sums, mask(low, 15), mask(high, 15), xb + 384, lane_splat(scale, 6))
+            sums = dot_group(sums, shr(low, 4), shr(high, 4), xb + 448, lane_splat(scale, 7))
             block += BYTES
         write_f32(out + 4 * r, sum_lanes(sums) - sum_lanes(minima))
 

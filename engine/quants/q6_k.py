@@ -21,33 +21,38 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.activation import dot_group, q8_d, q8_h
+from engine.kernels.activation import q8_d, q8_h
 from engine.kernels.op import part
 from engine.kernels.simd import (
     L,
     bor,
     concat,
     convert,
+    dot16,
     f32x8,
     fma,
     i8x16,
+    i16x16,
     i32x8,
     interleave,
-    lane_pair,
+    lane_splat,
     load,
+    load_wide,
     lower,
     mask,
     mul,
     prefetch,
     read_f16,
-    read_f32,
     shl,
     shr,
     splat,
     stack,
     store,
     sum_lanes,
+    twice_lower,
+    twice_upper,
     u8x32,
+    u16x16,
     upper,
     write_f32,
     zeros,
@@ -92,22 +97,30 @@ def six_bits(block, half):
 
 
 @inline
-def _dot_half(sums, block, half, x, d_x, scale):
-    """Add 128 weights; scale: f32x8 of their groups, the scales of the inputs still to be multiplied in."""
-    w0, w1, w2, w3 = six_bits(block, half)
-    s0 = mul(lane_pair(scale, 0), splat(f32x8, read_f32(d_x)))
-    s1 = mul(lane_pair(scale, 2), splat(f32x8, read_f32(d_x + 4)))
-    s2 = mul(lane_pair(scale, 4), splat(f32x8, read_f32(d_x + 8)))
-    s3 = mul(lane_pair(scale, 6), splat(f32x8, read_f32(d_x + 12)))
-    sums = dot_group(sums, w0, x, s0)
-    sums = dot_group(sums, w1, x + 32, s1)
-    sums = dot_group(sums, w2, x + 64, s2)
-    return dot_group(sums, w3, x + 96, s3)
+def _add_group(sums, w, x, scale):
+    """sums + scale * (16 weights, i16x16, times the 16 q16 values at x)."""
+    return fma(convert(f32x8, dot16(zeros(i32x8), w, load(i16x16, x))), scale, sums)
+
+
+@inline
+def _dot_half(sums, low, high, x, scale):
+    """Add 128 weights, low bits at `low`, high bits at `high`; scale: f32x8 of their groups of 16."""
+    a, b, h = load_wide(u16x16, low), load_wide(u16x16, low + 32), load_wide(u16x16, high)
+    sums = _add_group(sums, bor(mask(a, 15), shl(mask(h, 3), 4)), x, lane_splat(scale, 0))
+    sums = _add_group(sums, bor(mask(b, 15), shl(mask(h, 12), 2)), x + 64, lane_splat(scale, 2))
+    sums = _add_group(sums, bor(shr(a, 4), mask(h, 48)), x + 128, lane_splat(scale, 4))
+    sums = _add_group(sums, bor(shr(b, 4), shr(mask(h, 192), 2)), x + 192, lane_splat(scale, 6))
+    low, high, x = low + 16, high + 16, x + 32
+    a, b, h = load_wide(u16x16, low), load_wide(u16x16, low + 32), load_wide(u16x16, high)
+    sums = _add_group(sums, bor(mask(a, 15), shl(mask(h, 3), 4)), x, lane_splat(scale, 1))
+    sums = _add_group(sums, bor(mask(b, 15), shl(mask(h, 12), 2)), x + 64, lane_splat(scale, 3))
+    sums = _add_group(sums, bor(shr(a, 4), mask(h, 48)), x + 128, lane_splat(scale, 5))
+    return _add_group(sums, bor(shr(b, 4), shr(mask(h, 192), 2)), x + 192, lane_splat(scale, 7))
 
 
 @part(6)
 def dot_q6_k(w, row_bytes, n_rows, n_in, x, out):
-    d_x, h_x = q8_d(x, n_in), q8_h(x, n_in)
+    d_x, h_x = q8_d(x + n_in, n_in), q8_h(x + n_in, n_in)
     for r in range(n_rows):
         block = w + r * row_bytes
         sums, offsets = zeros(f32x8), zeros(f32x8)
@@ -118,8 +131,10 @@ def dot_q6_k(w, row_bytes, n_rows, n_in, x, out):
             first, second = group_scales(block)
             offsets = fma(first, load(f32x8, h_x + 64 * b), offsets)
             offsets = fma(second, load(f32x8, h_x + 64 * b + 32), offsets)
-            sums = _dot_half(sums, block, 0, x + 256 * b, d_x + 32 * b, first)
-            sums = _dot_half(sums, block, 1, x + 256 * b + 128, d_x + 32 * b + 16, second)
+            d = load(f32x8, d_x + 32 * b)
+            first, second = mul(first, twice_lower(d)), mul(second, twice_upper(d))
+            sums = _dot_half(sums, block, block + 128, x + 512 * b, first)
+            sums = _dot_half(sums, block + 64, block + 160, x + 512 * b + 256, second)
             block += BYTES
         write_f32(out + 4 * r, sum_lanes(sums) - 32.0 * sum_lanes(offsets))
 

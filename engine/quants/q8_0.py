@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.kernels.activation import q8_d
+from engine.kernels.activation import dot_group, q8_d
 from engine.kernels.op import part
 from engine.kernels.simd import (
     L,
-    convert,
-    dot_signed,
     f32x8,
     flip,
-    fma,
-    i8x32,
-    i32x8,
+    i16x16,
     interleave,
     load,
+    load_wide,
     prefetch,
     read_f16,
     read_f32,
@@ -47,15 +44,15 @@ def dequantize(blocks: Blocks) -> Floats:
 
 @part(6)
 def dot_q8_0(w, row_bytes, n_rows, n_in, x, out):
-    d_x = q8_d(x, n_in)
+    d_x = q8_d(x + n_in, n_in)
     for r in range(n_rows):
         block = w + r * row_bytes
         sums = zeros(f32x8)
         for b in range(n_in // 32):
             prefetch(block + 1024)
-            count = dot_signed(zeros(i32x8), load(i8x32, block + 2), load(i8x32, x + 32 * b))
-            d = read_f16(block) * read_f32(d_x + 4 * b)
-            sums = fma(convert(f32x8, count), splat(f32x8, d), sums)
+            scale = splat(f32x8, read_f16(block) * read_f32(d_x + 4 * b))
+            low, high = load_wide(i16x16, block + 2), load_wide(i16x16, block + 18)
+            sums = dot_group(sums, low, high, x + 64 * b, scale)
             block += BYTES
         write_f32(out + 4 * r, sum_lanes(sums))
 

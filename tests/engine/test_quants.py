@@ -40,16 +40,17 @@ def reference(quant: QuantType, weights: np.ndarray) -> np.ndarray:
     return gguf.quants.dequantize(weights, gguf.GGMLQuantizationType(quant.ggml_type)).astype(np.float64)
 
 
-def input_rows(quant: QuantType, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def input_rows(quant: QuantType, x: np.ndarray, few: bool) -> tuple[np.ndarray, np.ndarray]:
     """(memory of the rows as the kernels want them, the values that they stand for)."""
     if quant.group == 0:
         return x, x.astype(np.float64)
+    most, dtype = (32767, np.int16) if few else (127, np.int8)
     blocks = x.reshape(len(x), -1, 32)
-    d = (np.abs(blocks).max(-1) / np.float32(127)).astype(np.float32)
+    d = (np.abs(blocks).max(-1) / np.float32(most)).astype(np.float32)
     q = np.rint(blocks / d[..., None])
     s = d * q.sum(-1)
     h = np.repeat(d, 2, axis=1) * q.reshape(len(x), -1, 16).sum(-1)
-    parts = [q.reshape(x.shape).astype(np.int8), d, s.astype(np.float32), h.astype(np.float32)]
+    parts = [q.reshape(x.shape).astype(dtype), d, s.astype(np.float32), h.astype(np.float32)]
     rows = np.concatenate([p.view(np.uint8).reshape(len(x), -1) for p in parts], axis=1)
     return np.ascontiguousarray(rows), (d[..., None].astype(np.float64) * q).reshape(x.shape)
 
@@ -71,7 +72,8 @@ def test_dequantize_equals_gguf_bit_for_bit(quant: QuantType) -> None:
 @pytest.mark.parametrize("n_in", [256, 768])
 def test_dot(quant: QuantType, n_in: int) -> None:
     weights = random_weights(quant, 7, n_in)
-    rows, values = input_rows(quant, np.random.default_rng(1).standard_normal((1, n_in)).astype(np.float32))
+    x = np.random.default_rng(1).standard_normal((1, n_in)).astype(np.float32)
+    rows, values = input_rows(quant, x, few=True)
     out = np.zeros(7, np.float32)
     call(quant.dot, weights.ctypes.data, quant.row_bytes(n_in), 7, n_in, rows.ctypes.data, out.ctypes.data)
     expected = reference(quant, weights) @ values[0]
@@ -82,7 +84,8 @@ def test_dot(quant: QuantType, n_in: int) -> None:
 def test_dot_of_odd_number_of_blocks(quant: QuantType) -> None:
     n_in = max(quant.block_size, 32) * 3
     weights = random_weights(quant, 3, n_in)
-    rows, values = input_rows(quant, np.random.default_rng(1).standard_normal((1, n_in)).astype(np.float32))
+    x = np.random.default_rng(1).standard_normal((1, n_in)).astype(np.float32)
+    rows, values = input_rows(quant, x, few=True)
     out = np.zeros(3, np.float32)
     call(quant.dot, weights.ctypes.data, quant.row_bytes(n_in), 3, n_in, rows.ctypes.data, out.ctypes.data)
     expected = reference(quant, weights) @ values[0]
@@ -99,7 +102,7 @@ def test_tile_product(quant: QuantType, n_rows: int, n_x: int) -> None:
     x = np.zeros((-n_x % T + n_x, n_in), np.float32)
     x[:n_x] = np.random.default_rng(1).standard_normal((n_x, n_in))
     x[n_x:] = 1.0  # rows that only fill up the last group of T
-    rows, values = input_rows(quant, x)
+    rows, values = input_rows(quant, x, few=False)
     tile = np.zeros(tile_bytes(quant.group), np.uint8)
     out = np.zeros((len(x), L), np.float32)
     for k0 in range(0, n_in, k_chunk):

@@ -241,31 +241,37 @@ def test_chat_messages_reach_the_template(http: httpx.Client, fake: FakeEngine) 
             "role": "assistant",
             "content": None,
             "tool_calls": [{"id": "c1", "type": "function", "function": call}],
+            "reasoning_content": "Hm.",
         },
         {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
         {"role": "user", "name": "Ann", "content": "Well?"},
     ]
-    body = {"messages": messages, "chat_template_kwargs": {"enable_thinking": False}}
+    body = {
+        "messages": messages,
+        "add_generation_prompt": False,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
     assert http.post(CHAT, json=body).status_code == 200
     parsed_call = {"name": "lookup", "arguments": {"city": "Paris"}}
     assert fake.chats[-1] == {
         "messages": [
-            {"role": "system", "content": "Be brief."},
+            {"role": "developer", "content": "Be brief."},
             {"role": "user", "content": "a\nb"},
             {
                 "role": "assistant",
-                "content": "",
+                "content": None,
                 "tool_calls": [{"id": "c1", "type": "function", "function": parsed_call}],
+                "reasoning_content": "Hm.",
             },
             {"role": "tool", "content": "sunny", "tool_call_id": "c1"},
             {"role": "user", "content": "Well?", "name": "Ann"},
         ],
-        "add_generation_prompt": True,
+        "add_generation_prompt": False,
         "template_kwargs": {"enable_thinking": False},
     }
 
 
-@pytest.mark.parametrize(("arguments", "read"), [("", {}), ("{oops", "{oops"), ("[1]", [1])])
+@pytest.mark.parametrize(("arguments", "read"), [("", {}), ("{oops", "{oops"), ("[1]", "[1]")])
 def test_odd_tool_arguments(
     http: httpx.Client, fake: FakeEngine, arguments: str, read: Any
 ) -> None:

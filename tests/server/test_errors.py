@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any
 
@@ -152,7 +153,7 @@ def test_one_log_line_per_request(http: httpx.Client, caplog: pytest.LogCaptureF
         caplog.clear()
         reply = http.post(CHAT, json={**HELLO, "stream": stream, "xyz": 1})
         mine = reply.headers["x-request-id"]
-        wait_until(lambda mine=mine: lines(caplog, mine))
+        wait_until(functools.partial(lines, caplog, mine))
         [record] = lines(caplog, mine)
         words = record.getMessage().split()
         assert words[:4] == [mine, "POST", CHAT, "200"]

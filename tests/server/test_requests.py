@@ -37,7 +37,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"top_p": -0.1}, "top_p"),
     ({"min_p": 2}, "min_p"),
     ({"top_k": 1.5}, "top_k"),
-    ({"top_k": -2}, "top_k"),
+    ({"top_k": 2**31}, "top_k"),
+    ({"repeat_last_n": 2**31}, "repeat_last_n"),
+    ({"max_tokens": 10**30}, "max_tokens"),
     ({"repeat_penalty": 0}, "repeat_penalty"),
     ({"repeat_last_n": -2}, "repeat_last_n"),
     ({"presence_penalty": 3}, "presence_penalty"),
@@ -53,7 +55,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
     ({"logit_bias": {str(N_VOCAB): 1}}, "logit_bias"),
     ({"logit_bias": {"5": "x"}}, "logit_bias[5]"),
-    ({"logit_bias": {"5": 101}}, "logit_bias[5]"),
+    ({"logit_bias": {"5": 101}}, "logit_bias"),
     ({"logit_bias": [[5, 1]]}, "logit_bias"),
     ({"stream": "yes"}, "stream"),
     ({"stream": 1}, "stream"),
@@ -67,17 +69,18 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": ["hi"]}, "messages[0]"),
     ({"messages": [{"content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
-    (user(None), "messages[0]"),
+    (user(None), "messages[0].content"),
     (user(5), "messages[0].content"),
     (user([]), "messages[0].content"),
     (user(["x"]), "messages[0].content"),
-    (user([{"type": "text"}]), "messages[0].content"),
-    (user([{"type": "text", "text": "x"}, IMAGE]), "messages[0].content"),
-    ({"messages": [{"role": "assistant"}]}, "messages[0]"),
-    ({"messages": [{"role": "assistant", "tool_calls": []}]}, "messages[0]"),
+    (user([{"type": "text"}]), "messages[0].content[0].text"),
+    (user([{"type": "text", "text": "x"}, IMAGE]), "messages[0].content[1].type"),
+    ({"messages": [{"role": "assistant"}]}, "messages[0].content"),
+    ({"messages": [{"role": "assistant", "tool_calls": []}]}, "messages[0].content"),
+    ({"messages": [{"role": "assistant", "tool_calls": 5}]}, "messages[0].tool_calls"),
     (
-        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]},
-        "messages[0].tool_calls[0].function.arguments",
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]},
+        "messages[0].tool_calls[0].function.name",
     ),
     ({"messages": [{"role": "assistant", "function_call": {}}]}, "messages[0].function_call"),
 ]
@@ -100,7 +103,7 @@ def test_wrong_values_are_named(
 def test_refused_part_is_named_by_its_type(http: httpx.Client) -> None:
     message = http.post(CHAT, json=user([IMAGE])).json()["error"]["message"]
     assert message == (
-        "messages[0].content: content parts of type 'image_url' are not supported, only text"
+        "messages[0].content[0].type 'image_url' is not supported: this model reads text only"
     )
 
 

@@ -1,0 +1,66 @@
+"""Writes GGUF files that hold a vocabulary and no tensors, by the `gguf` package alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gguf import GGUFWriter, TokenType
+
+# GPT-2's alphabet for bytes, written out: printable Latin-1 stands for itself, the other 68 bytes
+# are U+0100 and up, in order.
+PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+HIDDEN = [byte for byte in range(256) if byte not in PRINTABLE]
+LETTERS = [chr(b if b in PRINTABLE else 0x100 + HIDDEN.index(b)) for b in range(256)]
+
+MERGES = (
+    "Ġ t", "h e", "i n", "Ġt he", "a b", "ab ab", "a a", "aa aa", "l l", "h e", "Ċ Ċ", "Ġ Ġ",
+    "ð Ł", "Ł ¦", "ðŁ ¦", "Ã ©", "i m", "_ e",
+)  # fmt: skip
+
+
+def letters(text: str) -> str:
+    """A text as byte-level vocabularies spell it."""
+    return "".join(LETTERS[byte] for byte in text.encode())
+
+
+def write_vocab_gguf(
+    path: Path,
+    special: Mapping[str, TokenType],
+    merges: Sequence[str] = MERGES,
+    *,
+    model: str = "gpt2",
+    pre: str | None = "gpt-2",
+    bos: str | None = None,
+    eos: str | None = None,
+    add_bos: bool | None = None,
+    chat_template: str | None = None,
+    ids: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Write the file; returns the tokens: 256 bytes, one per merge, then the special ones.
+
+    bos, eos: texts of tokens; None leaves the key out.
+    ids:      more keys under tokenizer.ggml, without `_token_id`, and the texts of their tokens.
+    """
+    merges = list(dict.fromkeys(merges))
+    normal = [*LETTERS, *(merge.replace(" ", "") for merge in merges)]
+    tokens = [*dict.fromkeys(normal), *special]
+    types = [TokenType.NORMAL] * (len(tokens) - len(special)) + list(special.values())
+    writer = GGUFWriter(path, "llama")
+    writer.add_tokenizer_model(model)
+    if pre is not None:
+        writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writer.add_token_merges(merges)
+    for key, text in {"bos": bos, "eos": eos, **(ids or {})}.items():
+        if text is not None:
+            writer.add_uint32(f"tokenizer.ggml.{key}_token_id", tokens.index(text))
+    if add_bos is not None:
+        writer.add_add_bos_token(add_bos)
+    if chat_template is not None:
+        writer.add_chat_template(chat_template)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return tokens
