@@ -36,8 +36,8 @@ from engine.generation import (
     Timings,
     Token,
 )
-from engine.sampler import SamplingParams
 from engine.info import LoadProgress, ModelInfo
+from engine.sampler import SamplingParams
 
 if TYPE_CHECKING:
     from engine.worker import Engine
@@ -71,7 +71,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Engine comes when it is asked for: it imports Numba, half a second that a usage error need not cost."""
+    """Engine comes when it is asked for: it imports Numba, half a second that a usage error need
+    not cost.
+    """
     if name == "Engine":
         from engine.worker import Engine
 

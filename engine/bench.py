@@ -1,4 +1,5 @@
-"""Measures a model: prefill and decode speed beside the ceiling that memory sets, and the memory it takes.
+"""Measures a model: prefill and decode speed beside the ceiling that memory sets, and the memory it
+takes.
 
 The model must first answer a question right: speed without sense is worth nothing.
 """
@@ -38,9 +39,9 @@ def run(
 ) -> dict[str, Any]:
     """Prefill n_prompt tokens and decode n_decode, reps times after a warm-up; speeds are medians.
 
-    Returns one flat record: *_tok_per_s, *_s, *_gb_per_s (1e9 bytes), RssAnon and RssFile in MiB, of_ceiling
-    (bytes that decoding reads in a second, to a plain read of the same memory on as many threads).
-    Raises WrongAnswer and what Engine raises.
+    Returns one flat record: *_tok_per_s, *_s, *_gb_per_s (1e9 bytes), RssAnon and RssFile in MiB,
+    of_ceiling (bytes that decoding reads in a second, to a plain read of the same memory on as many
+    threads). Raises WrongAnswer and what Engine raises.
     """
     start = time.perf_counter()
     n_ctx = max(n_prompt + n_decode + 8, 256 if answer_check else 0)

@@ -30,10 +30,11 @@ class Chat:
         self._table = np.zeros(n_pages(n_ctx), np.int64)  # page addresses, for the kernels
 
     def prefill(self, tokens: Sequence[int], want_logits: bool = True) -> Logits | None:
-        """Read up to `max_rows` tokens. Returns the last one's logits f32[n_vocab] if they are wanted.
+        """Read up to `max_rows` tokens. Returns the last one's logits f32[n_vocab] if they are
+        wanted.
 
-        That last token is read by itself, as decoding reads: few rows are computed with 16-bit inputs, which is worth
-        more to the reply's beginning than the time of one step.
+        That last token is read by itself, as decoding reads: few rows are computed with 16-bit
+        inputs, which is worth more to the reply's beginning than the time of one step.
 
         Raises Cancelled when the batch was cancelled: what was read before stays.
         """
@@ -46,14 +47,15 @@ class Chat:
 
     def next(self, token: int) -> Logits:
         """Read one token; returns the logits f32[n_vocab] of what follows it."""
-        return self._read([token], [0])[0]
+        return self._read([token], [0])[0, :]
 
     def score(self, tokens: Sequence[int]) -> Logits:
         """Read tokens; returns the logits f32[n_tokens, n_vocab] after each."""
         return self._read(tokens, range(len(tokens)))
 
     def keep_prefix(self, prompt_ids: Sequence[int]) -> int:
-        """Cut the chat back to the longest beginning that it shares with a prompt. Returns how many tokens stay.
+        """Cut the chat back to the longest beginning that it shares with a prompt. Returns how many
+        tokens stay.
 
         At least the prompt's last token is left to be read: its logits are needed.
         """

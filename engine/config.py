@@ -1,4 +1,6 @@
-"""EngineConfig: everything a user may set about the engine. Frozen; derived values are computed elsewhere, once."""
+"""EngineConfig: everything a user may set about the engine. Frozen; derived values are computed
+elsewhere, once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ from engine.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Settings of one engine. A 0 means: chosen from the model or the machine, and logged with its reason."""
+    """Settings of one engine.
+
+    A 0 means: chosen from the model or the machine, and logged with its reason.
+    """
 
     model_path: str | Path
     n_ctx: int = 0  # tokens a chat may hold; 0 = the model's own, at most 4096

@@ -1,9 +1,10 @@
-"""Every exception the engine raises. Each carries its facts as attributes; the message says what to do.
+"""Every exception the engine raises. Each carries its facts as attributes; the message says what to
+do.
 
 EngineError
 ├── GGUFError              the file is damaged or not GGUF; names the file and the field or tensor
-├── UnsupportedModel       a sound file that this engine cannot run; names what and lists what it can
-├── ConfigError            an engine setting has an impossible value
+├── UnsupportedModel       a sound file that this engine cannot run; names what and lists what it
+can ├── ConfigError            an engine setting has an impossible value
 ├── InvalidRequest         one request's own fault; `param` names the field
 │   ├── ContextLengthExceeded
 │   └── ChatTemplateError  the template refused the messages, or failed on them
@@ -58,8 +59,8 @@ class ContextLengthExceeded(InvalidRequest):
 
     def __init__(self, n_prompt: int, n_ctx: int) -> None:
         super().__init__(
-            f"the prompt has {n_prompt} tokens but the context holds {n_ctx}, one of them for the reply; "
-            "shorten the prompt or start the server with a larger n_ctx",
+            f"the prompt has {n_prompt} tokens but the context holds {n_ctx}, one of them for the "
+            "reply; shorten the prompt or start the server with a larger n_ctx",
             param="messages",
         )
         self.n_prompt = n_prompt

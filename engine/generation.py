@@ -103,7 +103,9 @@ class Generation:
     _progress: Callable[[], Progress] | None = None
 
     def cancel(self) -> None:
-        """Stop this request as soon as possible: in the queue, in prefill or between tokens. Idempotent."""
+        """Stop this request as soon as possible: in the queue, in prefill or between tokens.
+        Idempotent.
+        """
         self._cancel.set()
         self._on_cancel()
 

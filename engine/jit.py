@@ -1,11 +1,13 @@
-"""Chooses the CPU profile and the kernel cache before Numba is imported, and holds the compile options.
+"""Chooses the CPU profile and the kernel cache before Numba is imported, and holds the compile
+options.
 
 Import this module before anything that imports Numba. A profile is a fixed set of CPU features, not
-"whatever this CPU has", so that kernels compiled elsewhere (in an image, on a like laptop) are found in the cache.
-The cache folder's name holds the profile and a hash of the engine's sources: Numba itself does not notice
-an edit in another file than the one that holds the cached function.
+"whatever this CPU has", so that kernels compiled elsewhere (in an image, on a like laptop) are
+found in the cache. The cache folder's name holds the profile and a hash of the engine's sources:
+Numba itself does not notice an edit in another file than the one that holds the cached function.
 
-RUSHLIGHT_CPU_PROFILE forces a profile; RUSHLIGHT_CACHE_DIR moves the cache.
+RUSHLIGHT_CPU_PROFILE forces a profile; RUSHLIGHT_CACHE_DIR moves the cache. RUSHLIGHT_COMPILE_ONLY=1
+allows profiles that this CPU cannot run: for filling a cache (warm.py), not for running anything.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from engine.errors import ConfigError
 
@@ -47,25 +49,27 @@ _V2 = "ssse3 sse4_1 sse4_2 popcnt cx16"
 _V3 = f"{_V2} avx avx2 bmi1 bmi2 f16c fma movbe"
 _V4 = f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni"
 
+_V4_CPU, _V4_FEATURES = "x86-64-v4", "+avx512vnni,-prefer-256-bit"
+_AVX_VNNI = f"{_V3} avx_vnni"
+
 # Best first: the first one whose flags the host has is taken.
-PROFILES = (
-    CpuProfile(
-        "x86-64-v4-vnni", "x86_64", "x86-64-v4", "+avx512vnni,-prefer-256-bit", 16, "vnni", True, True,
-        frozenset(_V4.split()),
-    ),
-    CpuProfile(
-        "x86-64-v3-avxvnni", "x86_64", "x86-64-v3", "+avxvnni", 8, "vnni", True, True,
-        frozenset(f"{_V3} avx_vnni".split()),
-    ),
-    CpuProfile("x86-64-v3", "x86_64", "x86-64-v3", "+avx2", 8, "maddubs", True, True, frozenset(_V3.split())),
-    CpuProfile("x86-64-v2", "x86_64", "x86-64-v2", "+sse4.2", 4, "maddubs", False, False, frozenset(_V2.split())),
-    CpuProfile("aarch64", "aarch64", "generic", "+neon,+fp16", 4, "plain", True, True, frozenset()),
-    CpuProfile("generic", "", "generic", "", 4, "plain", False, False, frozenset()),
-)  # fmt: skip
+PROFILES = tuple(
+    CpuProfile(name, machine, cpu, features, lanes, dot, f16c, fma, frozenset(needs.split()))
+    for name, machine, cpu, features, lanes, dot, f16c, fma, needs in (
+        ("x86-64-v4-vnni", "x86_64", _V4_CPU, _V4_FEATURES, 16, "vnni", True, True, _V4),
+        ("x86-64-v3-avxvnni", "x86_64", "x86-64-v3", "+avxvnni", 8, "vnni", True, True, _AVX_VNNI),
+        ("x86-64-v3", "x86_64", "x86-64-v3", "+avx2", 8, "maddubs", True, True, _V3),
+        ("x86-64-v2", "x86_64", "x86-64-v2", "+sse4.2", 4, "maddubs", False, False, _V2),
+        ("aarch64", "aarch64", "generic", "+neon,+fp16", 4, "plain", True, True, ""),
+        ("generic", "", "generic", "", 4, "plain", False, False, ""),
+    )
+)
 
 
 def host_cpu_flags() -> frozenset[str]:
-    """The CPU feature flags that the operating system reports; empty where it has no /proc/cpuinfo."""
+    """The CPU feature flags that the operating system reports; empty where it has no
+    /proc/cpuinfo.
+    """
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -76,13 +80,14 @@ def host_cpu_flags() -> frozenset[str]:
     return frozenset()
 
 
-def choose_profile(machine: str, flags: frozenset[str], forced: str = "") -> CpuProfile:
+def choose_profile(
+    machine: str, flags: frozenset[str], forced: str = "", compile_only: bool = False
+) -> CpuProfile:
     """The best profile this CPU can run, or the forced one.
 
     Raises ConfigError: `forced` is not a profile's name, or this CPU cannot run it.
     """
-    machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
-    possible = [p for p in PROFILES if p.machine in ("", machine) and p.needs <= flags]
+    possible = [p for p in profiles_of(machine) if p.needs <= flags or compile_only]
     if not forced:
         return possible[0]
     for p in possible:
@@ -92,6 +97,12 @@ def choose_profile(machine: str, flags: frozenset[str], forced: str = "") -> Cpu
         f"RUSHLIGHT_CPU_PROFILE={forced}: not a profile that this CPU can run; "
         f"possible: {', '.join(p.name for p in possible)}"
     )
+
+
+def profiles_of(machine: str) -> list[CpuProfile]:
+    """The profiles for a kind of machine, as `platform.machine()` names it, best first."""
+    machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+    return [p for p in PROFILES if p.machine in ("", machine)]
 
 
 def _sources_hash() -> str:
@@ -108,27 +119,33 @@ def _cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rushlight"
 
 
-def _drop_old_caches(root: Path, keep: Path, n_keep: int = 4) -> None:
-    """Each edit of the engine makes a new cache folder: keep the last few, so that the disk does not fill up."""
-    others = [p for p in root.iterdir() if p != keep and p.is_dir()]
+def _drop_old_caches(root: Path, keep: Path, profile: str, n_keep: int = 3) -> None:
+    """Each edit of the engine makes a new cache folder: keep the last few, so that the disk does
+    not fill up.
+    """
+    others = [p for p in root.glob(f"{profile}-py*") if p != keep]
     for old in sorted(others, key=lambda p: p.stat().st_mtime, reverse=True)[n_keep:]:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def _prepare() -> tuple[CpuProfile, Path]:
     profile = choose_profile(
-        platform.machine(), host_cpu_flags(), os.environ.get("RUSHLIGHT_CPU_PROFILE", "")
+        platform.machine(),
+        host_cpu_flags(),
+        os.environ.get("RUSHLIGHT_CPU_PROFILE", ""),
+        os.environ.get("RUSHLIGHT_COMPILE_ONLY") == "1",
     )
     root = _cache_root() / "kernels"
     cache = root / f"{profile.name}-py{sys.version_info[0]}{sys.version_info[1]}-{_sources_hash()}"
     if not cache.exists():
         try:
             cache.mkdir(parents=True)
-            _drop_old_caches(root, cache)
+            _drop_old_caches(root, cache, profile.name)
         except OSError:
             pass  # a read-only home: Numba falls back to a folder of its own, or compiles each time
     os.environ["NUMBA_CPU_NAME"] = profile.llvm_cpu
-    # Both must be set: the name alone leaves the host's own features on (AVX-512 in "Haswell" code).
+    # Both must be set: the name alone leaves the host's own features on (AVX-512 in "Haswell"
+    # code).
     os.environ["NUMBA_CPU_FEATURES"] = profile.llvm_features
     os.environ["NUMBA_CACHE_DIR"] = str(cache)
     return profile, cache
@@ -154,7 +171,8 @@ inline: Any = numba.njit(nogil=True, forceinline=True, **_OPTIONS)
 
 
 def entry(*signatures: str) -> Any:
-    """Decorator for a function that Python calls: compiled for these signatures, found in the cache later.
+    """Decorator for a function that Python calls: compiled for these signatures, found in the cache
+    later.
 
     The engine's compile options but for fast math, so that NaN and infinity keep their meaning.
     """
@@ -163,12 +181,17 @@ def entry(*signatures: str) -> Any:
 
 
 class Native:
-    """A C function compiled from Python when its address is first asked for, and found in the cache later.
+    """A C function compiled from Python when its address is first asked for, and found in the cache
+    later.
 
-    A start thus compiles only what its model needs. Numba's own `cfunc` compiles when a module is imported.
+    A start thus compiles only what its model needs. Numba's own `cfunc` compiles when a module is
+    imported.
     """
 
+    all: ClassVar[list[Native]] = []  # of the modules that are imported
+
     def __init__(self, function: Callable[..., None], signature: types.Type) -> None:
+        Native.all.append(self)
         self.name = function.__name__
         self._function = function
         self._signature = signature
@@ -184,5 +207,7 @@ class Native:
 
 
 def native(signature: types.Type) -> Callable[[Callable[..., None]], Native]:
-    """Decorator: make a Native of a module-level function (one in a closure would miss the disk cache)."""
+    """Decorator: make a Native of a module-level function (one in a closure would miss the disk
+    cache).
+    """
     return lambda function: Native(function, signature)

@@ -1,6 +1,7 @@
 """The paged pool of keys and values. Knows pages, not chats or tokens.
 
-All pages lie in one reserved mapping: a page costs memory when it is first written to, and gives it back when freed.
+All pages lie in one reserved mapping: a page costs memory when it is first written to, and gives it
+back when freed.
 """
 
 from __future__ import annotations

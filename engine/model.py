@@ -1,4 +1,5 @@
-"""The transformer, top to bottom: lays out the plan for a model's weights, and runs it over batches.
+"""The transformer, top to bottom: lays out the plan for a model's weights, and runs it over
+batches.
 
 Knows no chats and no text. One plan serves prefill (many rows) and decode (one row).
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +27,9 @@ from engine.weights import LayerWeights, Matrix, Vector, Weights
 
 _ROW_GROUP = 8  # kernels may touch rows up to the next multiple of this
 
-# Multiplications up to which a prompt is read in two planes, that is in 16 bits instead of 8: the extra time is some
-# hundredths of a second then, and the short prompts of small models are where a rounding error changes the answer.
+# Multiplications up to which a prompt is read in two planes, that is in 16 bits instead of 8: the
+# extra time is some hundredths of a second then, and the short prompts of small models are where a
+# rounding error changes the answer.
 _PRECISE_WORK = 8e9
 
 
@@ -75,8 +78,10 @@ class Model:
     ) -> npt.NDArray[np.float32]:
         """Run the plan over one chat's next tokens, at most max_rows.
 
-        pages: address of the chat's page table. Returns logits f32[len(rows_out), n_vocab] of the rows named in
-        rows_out, overwritten by the next run. Raises Cancelled when the batch was cancelled meanwhile.
+        pages: address of the chat's page table. Returns logits f32[len(rows_out), n_vocab] of the
+               rows named in
+        rows_out, overwritten by the next run. Raises Cancelled when the batch was cancelled
+        meanwhile.
         """
         planes = 2 if len(tokens) * self.n_weights_per_token <= _PRECISE_WORK else 1
         self.batch.fill(tokens, first_pos, pages, rows_out, planes)
@@ -88,7 +93,7 @@ class Model:
     def close(self) -> None:
         self.team.close()
 
-    # --- the plan ----------------------------------------------------------------------------------------------
+    # --- the plan -------------------------------------------------------------------------------
 
     def _lay_out(self) -> npt.NDArray[np.float32]:
         """Emit all ops. Returns the logits buffer, f32[max_rows, n_vocab rounded up]."""
@@ -100,12 +105,14 @@ class Model:
             attention_kernel.scratch_bytes(c.n_head, c.n_head_kv, c.head_dim),
             4 * c.n_embd,
         )
-        self._scratch = {
+        self._scratch: dict[str, Any] = {
             "scratch": self.workspace.reserve(self._n_threads * scratch_bytes),
             "scratch_bytes": scratch_bytes,
         }
         self.x = self._floats(c.n_embd)  # the residual stream
-        self.normed = self._floats(c.n_embd)  # float input rows, only where a weight type wants them
+        self.normed = self._floats(
+            c.n_embd
+        )  # float input rows, only where a weight type wants them
         self.q, self.k, self.v = self._floats(n_q), self._floats(n_kv), self._floats(n_kv)
         self.attended = self._floats(n_q)
         self.gate, self.up = self._floats(c.n_ff), self._floats(c.n_ff)
@@ -128,8 +135,8 @@ class Model:
         for i, layer in enumerate(w.blk):
             self._attention_block(i, layer)
             self._feed_forward_block(layer)
-        # The output is where rounding the input to 8 bits costs most (a quarter of all the divergence from f32), and
-        # where two planes cost least: few rows need logits.
+        # The output is where rounding the input to 8 bits costs most (a quarter of all the
+        # divergence from f32), and where two planes cost least: few rows need logits.
         self._norm(w.output_norm, (w.output,), rows_out=1, planes=2)
         self._matmul(w.output, logits, rows_out=1, planes=2)
         return self.workspace.array(logits, np.float32, (self._buffer_rows, n_logits))
@@ -140,7 +147,7 @@ class Model:
         self._matmul(w.attn_q, self.q, bias=w.attn_q_bias, meet=False)
         self._matmul(w.attn_k, self.k, bias=w.attn_k_bias, meet=False)
         self._matmul(w.attn_v, self.v, bias=w.attn_v_bias)
-        heads = {
+        heads: dict[str, Any] = {
             "n_head": c.n_head,
             "n_head_kv": c.n_head_kv,
             "head_dim": c.head_dim,
@@ -178,7 +185,9 @@ class Model:
         self.plan.emit(silu_mul, x=self.gate, y=self.up, quantised=quantised, n_in=c.n_ff)
         self._matmul(w.ffn_down, self.x, x=self.gate, accumulate=1)
 
-    def _norm(self, weight: Vector, readers: tuple[Matrix, ...], rows_out: int = 0, planes: int = 1) -> None:
+    def _norm(
+        self, weight: Vector, readers: tuple[Matrix, ...], rows_out: int = 0, planes: int = 1
+    ) -> None:
         """RMS norm of the residual stream, in the forms that the matrices which read it want."""
         as_floats = any(m.quant.group == 0 for m in readers)
         as_integers = any(m.quant.group != 0 for m in readers)
@@ -207,7 +216,9 @@ class Model:
         planes: int = 1,
         meet: bool = True,
     ) -> None:
-        """matrix times the quantised rows, or times the float rows x (the normed residual stream if 0) where the type wants them."""
+        """matrix times the quantised rows, or times the float rows x (the normed residual stream
+        if 0) where the type wants them.
+        """
         self.plan.emit(
             matmul,
             meet=meet,
@@ -220,7 +231,7 @@ class Model:
             planes=planes,
         )
 
-    def _matrix(self, matrix: Matrix) -> dict[str, object]:
+    def _matrix(self, matrix: Matrix) -> dict[str, Any]:
         """The fields that describe a matrix to an op."""
         quant = matrix.quant
         return {

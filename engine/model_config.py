@@ -1,4 +1,5 @@
-"""ModelConfig: all numbers of a model, from the GGUF's metadata and, for what no GGUF says, from the ARCHITECTURES table.
+"""ModelConfig: all numbers of a model, from the GGUF's metadata and, for what no GGUF says, from
+the ARCHITECTURES table.
 
 The only file that knows architectures by name.
 """
@@ -6,7 +7,6 @@ The only file that knows architectures by name.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,9 @@ from engine.kernels.rope import MAX_HEAD_DIM
 class Architecture:
     """What a GGUF does not say about its architecture."""
 
-    rope_halves: bool  # RoPE turns dimension i with i + n_rot / 2 (True) or 2 i with 2 i + 1 (False)
+    rope_halves: (
+        bool  # RoPE turns dimension i with i + n_rot / 2 (True) or 2 i with 2 i + 1 (False)
+    )
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -47,7 +49,9 @@ class ModelConfig:
 
     @classmethod
     def from_gguf(cls, gguf: GGUFFile) -> ModelConfig:
-        """Raises UnsupportedModel for what this engine cannot run, GGUFError for missing or impossible numbers."""
+        """Raises UnsupportedModel for what this engine cannot run, GGUFError for missing or
+        impossible numbers.
+        """
         name = gguf.get_str("general.architecture")
         if name not in ARCHITECTURES:
             raise UnsupportedModel("architecture", name, tuple(ARCHITECTURES))
@@ -82,44 +86,61 @@ class ModelConfig:
             raise GGUFError(gguf.path, f"{name}.{key}: {why}")
 
         if self.n_head % self.n_head_kv:
-            refuse("attention.head_count_kv", f"{self.n_head} heads cannot share {self.n_head_kv} KV heads")
+            refuse(
+                "attention.head_count_kv",
+                f"{self.n_head} heads cannot share {self.n_head_kv} KV heads",
+            )
         if gguf.get_int(f"{name}.attention.value_length", self.head_dim) != self.head_dim:
-            raise UnsupportedModel("model option", f"{name}.attention.value_length other than key_length")
+            raise UnsupportedModel(
+                "model option", f"{name}.attention.value_length other than key_length"
+            )
         if not 0 < self.head_dim <= MAX_HEAD_DIM or self.head_dim % 16:
-            raise UnsupportedModel("head size", f"{self.head_dim} (multiples of 16 up to {MAX_HEAD_DIM})")
+            raise UnsupportedModel(
+                "head size", f"{self.head_dim} (multiples of 16 up to {MAX_HEAD_DIM})"
+            )
         if self.n_rot % 2 or not 0 < self.n_rot <= self.head_dim:
-            refuse("rope.dimension_count", f"{self.n_rot} is not an even number up to {self.head_dim}")
+            refuse(
+                "rope.dimension_count", f"{self.n_rot} is not an even number up to {self.head_dim}"
+            )
         if self.rope_theta <= 0:
             refuse("rope.freq_base", f"{self.rope_theta} is not positive")
         for width in ("n_embd", "n_ff"):
             if getattr(self, width) % 32:
-                raise UnsupportedModel("width", f"{width} = {getattr(self, width)} (multiples of 32)")
+                raise UnsupportedModel(
+                    "width", f"{width} = {getattr(self, width)} (multiples of 32)"
+                )
 
 
 def _positive(gguf: GGUFFile, key: str) -> int:
-    value = gguf.get_int(key)
+    return _checked(gguf, key, gguf.get_int(key))
+
+
+def _checked(gguf: GGUFFile, key: str, value: int) -> int:
     if not 0 < value < 1 << 31:
         raise GGUFError(gguf.path, f"{key}: {value} is not a sensible number")
     return value
 
 
 def _same_in_all_layers(gguf: GGUFFile, key: str, default: int | None) -> int:
-    """A number that some files give as one number, some for each layer. Different ones are refused."""
-    value: Any = gguf.metadata.get(key, default)
+    """A number that some files give as one number, some for each layer.
+
+    Different ones are refused.
+    """
+    value = gguf.metadata.get(key)
     if isinstance(value, np.ndarray):
         if len(set(value.tolist())) != 1:
             raise UnsupportedModel("model option", f"{key} that differs between layers")
-        value = int(value[0])
-        if value <= 0:
-            raise GGUFError(gguf.path, f"{key}: {value} is not a sensible number")
-        return value
-    if value is default and default is not None:
+        return _checked(gguf, key, int(value[0]))
+    if default is not None and key not in gguf.metadata:
         return default
     return _positive(gguf, key)
 
 
 def _linear_rope_scale(gguf: GGUFFile, name: str) -> float:
-    """The factor of linear RoPE scaling, 1 for none. A bare factor without a type means linear; so does the old key."""
+    """The factor of linear RoPE scaling, 1 for none.
+
+    A bare factor without a type means linear; so does the old key.
+    """
     kind = gguf.get_str(f"{name}.rope.scaling.type", "")
     if kind not in ("", "none", "linear"):
         raise UnsupportedModel("RoPE scaling", kind, ("none", "linear"))

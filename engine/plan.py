@@ -1,4 +1,6 @@
-"""The persistent plan: op records over buffers that are allocated once, and the batch that changes from step to step."""
+"""The persistent plan: op records over buffers that are allocated once, and the batch that changes
+from step to step.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ class Memory:
 
 
 class Workspace:
-    """The buffers of a plan. They are reused by all layers, and only what is written to costs memory."""
+    """The buffers of a plan.
+
+    They are reused by all layers, and only what is written to costs memory.
+    """
 
     def __init__(self) -> None:
         self._buffers: list[Memory] = []
@@ -54,7 +59,9 @@ class Workspace:
 
 
 class Batch:
-    """What changes from one run of the plan to the next: tokens, positions, page tables, rows whose logits are wanted."""
+    """What changes from one run of the plan to the next: tokens, positions, page tables, rows
+    whose logits are wanted.
+    """
 
     def __init__(self, max_rows: int) -> None:
         self.tokens = np.zeros(max_rows, np.int32)
@@ -80,7 +87,8 @@ class Batch:
     ) -> None:
         """One chat's next tokens.
 
-        pages: address of its page table; rows_out: rows whose logits are wanted; planes: precision (activation.py).
+        pages: address of its page table; rows_out: rows whose logits are wanted; planes: precision
+               (activation.py).
         """
         n = len(tokens)
         self.tokens[:n] = tokens

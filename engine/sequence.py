@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
+import numpy.typing as npt
+
 from engine.errors import EngineError
 from engine.generation import (
     Event,
@@ -58,8 +61,11 @@ class Sequence:
             elapsed_s=time.monotonic() - self._since,
         )
 
-    def choose(self, logits) -> int | None:  # type: ignore[no-untyped-def]
-        """Sample the next token from logits f32[n_vocab] and report it. Returns it, or None when the reply has ended."""
+    def choose(self, logits: npt.NDArray[np.float32]) -> int | None:
+        """Sample the next token from logits f32[n_vocab] and report it.
+
+        Returns it, or None when the reply has ended.
+        """
         token_id = self._sampler.sample(logits)
         self._sampler.accept(token_id)
         self.n_decoded += 1
@@ -78,12 +84,9 @@ class Sequence:
 
     def finish(self, reason: FinishReason) -> None:
         """End the reply: text that was held back is text after all."""
-        text, stopped = self._stop.push(self._decoder.flush())
-        if stopped:
-            reason = FinishReason.STOP
-        else:
-            text += self._stop.flush()
-        self._end(reason, text)
+        text, _ = self._stop.push(self._decoder.flush())
+        text += self._stop.flush()
+        self._end(FinishReason.STOP if self._stop.stopped else reason, text)
 
     def fail(self, error: EngineError) -> None:
         self.enter(Phase.DONE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import gc
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
@@ -20,6 +21,8 @@ from engine.gguf_file import GGUFFile
 from engine.pre_tokenizer import PreTokenizer, choose_pre_tokenizer
 from engine.special_tokens import SpecialTokens, unshield
 from engine.vocabulary import TokenType, Vocabulary
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class Tokenizer:
@@ -97,11 +100,10 @@ class Tokenizer:
         return ids
 
     def _encode_words(self, text: str) -> list[int]:
-        try:
-            return self._bpe.encode(text, add_special_tokens=False).ids
-        except UnicodeEncodeError as error:
-            bad = f"U+{ord(text[error.start]):04X}"
-            raise InvalidRequest(f"the text is not Unicode: it holds a lone {bad}") from None
+        if lone := _SURROGATE.search(text):  # JSON can hold one, UTF-8 cannot
+            bad = f"U+{ord(lone[0]):04X}"
+            raise InvalidRequest(f"the text is not Unicode: it holds a lone surrogate {bad}")
+        return self._bpe.encode(text, add_special_tokens=False).ids
 
 
 class StreamDecoder:
@@ -140,17 +142,9 @@ def _build_bpe(gguf: GGUFFile, ids: dict[str, int], ignore_merges: bool) -> BPE:
         except Exception:
             # The library wants merges of known tokens to known tokens, in Unicode. Files with a cut
             # vocabulary or damaged texts hold others, which no text could use.
-            known = {text: i for text, i in ids.items() if text.isascii() or _is_unicode(text)}
+            known = {text: i for text, i in ids.items() if not _SURROGATE.search(text)}
             usable = [(a, b) for a, b in pairs if a in known and b in known and a + b in known]
             return BPE(known, usable, ignore_merges=ignore_merges)
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 @contextlib.contextmanager

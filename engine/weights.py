@@ -1,7 +1,9 @@
-"""Weights: named, shape-checked views of the mapped tensors. Attributes are called what the GGUF calls the tensors.
+"""Weights: named, shape-checked views of the mapped tensors. Attributes are called what the GGUF
+calls the tensors.
 
-Nothing is copied but the few floats of a vector that is not stored as F32. An absent optional tensor is None.
-A tensor in the file that nobody asks for is refused: a model run without one of its parts would answer wrongly.
+Nothing is copied but the few floats of a vector that is not stored as F32. An absent optional
+tensor is None. A tensor in the file that nobody asks for is refused: a model run without one of its
+parts would answer wrongly.
 """
 
 from __future__ import annotations
@@ -78,7 +80,9 @@ class Weights:
 
     @classmethod
     def from_gguf(cls, gguf: GGUFFile, config: ModelConfig) -> Weights:
-        """Raises GGUFError for a missing or misshapen tensor, UnsupportedModel for one this engine does not know."""
+        """Raises GGUFError for a missing or misshapen tensor, UnsupportedModel for one this engine
+        does not know.
+        """
         return _Reader(gguf, config).read()
 
 
@@ -145,6 +149,8 @@ class _Reader:
         while len(found) > len(shape) and found[-1] == 1:
             found = found[:-1]
         if found != shape:
-            raise GGUFError(self.gguf.path, f"tensor {name}: shape {found} where {shape} is expected")
+            raise GGUFError(
+                self.gguf.path, f"tensor {name}: shape {found} where {shape} is expected"
+            )
         self.unread.discard(name)
         return quant_type(tensor.ggml_type, name)

@@ -1,4 +1,6 @@
-"""Engine: the one thread that owns model, plan and cache, its queue, and the loop that serves requests in bounded steps."""
+"""Engine: the one thread that owns model, plan and cache, its queue, and the loop that serves
+requests in bounded steps.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,20 @@ from engine.cpus import count_cpus
 from engine.errors import (
     ContextLengthExceeded,
     EngineClosed,
-    EngineError,
     EngineFailed,
     InvalidRequest,
     QueueFull,
 )
-from engine.generation import Event, Failed, Finished, FinishReason, Generation, Phase, Progress, Token
+from engine.generation import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Generation,
+    Phase,
+    Progress,
+    Token,
+)
 from engine.gguf_file import GGUFFile
 from engine.info import LoadProgress, ModelInfo
 from engine.kv_cache import PagePool
@@ -37,13 +47,16 @@ from engine.weights import Weights
 
 log = logging.getLogger("rushlight.engine")
 
-_DEFAULT_N_CTX = 4096  # more only when asked for: its cache would take memory that a small machine needs
+_DEFAULT_N_CTX = (
+    4096  # more only when asked for: its cache would take memory that a small machine needs
+)
 
 
 class Engine:
     """A loaded model and the thread that runs it.
 
-    Blocks while it loads; on_load hears how far it is. Usable from any thread, and as a context manager.
+    Blocks while it loads; on_load hears how far it is. Usable from any thread, and as a context
+    manager.
 
     Raises EngineError: the file is damaged or not supported, or a setting is impossible.
     """
@@ -82,7 +95,7 @@ class Engine:
         self._thread = threading.Thread(target=self._serve, name="rushlight-engine", daemon=True)
         self._thread.start()
 
-    # --- for every thread --------------------------------------------------------------------------------------
+    # --- for every thread -----------------------------------------------------------------------
 
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a raw completion prompt. Special tokens' texts in it stay text."""
@@ -113,11 +126,13 @@ class Engine:
         params: SamplingParams,
         on_event: Callable[[Event], None],
     ) -> Generation:
-        """Queue a request. on_event hears Token events and then one Finished or Failed, from the engine thread.
+        """Queue a request. on_event hears Token events and then one Finished or Failed, from the
+        engine thread.
 
         A request that is cancelled while it waits hears Finished from the thread that cancels it.
 
-        Raises ContextLengthExceeded, InvalidRequest, QueueFull, EngineClosed or EngineFailed; then nothing was queued.
+        Raises ContextLengthExceeded, InvalidRequest, QueueFull, EngineClosed or EngineFailed; then
+        nothing was queued.
         """
         self._check(prompt_ids, params)
         generation = Generation(list(prompt_ids), params, on_event)
@@ -216,7 +231,7 @@ class Engine:
             self._waiting.remove(sequence)
         sequence.finish(FinishReason.CANCELLED)
 
-    # --- the engine thread -------------------------------------------------------------------------------------
+    # --- the engine thread ----------------------------------------------------------------------
 
     def _serve(self) -> None:
         try:
@@ -252,6 +267,8 @@ class Engine:
                 self._decode(sequence)
         except Cancelled:
             sequence.finish(FinishReason.CANCELLED)
+        except EngineError as error:  # this request's own: no token may be chosen
+            sequence.fail(error)
         if sequence.phase is Phase.DONE:
             with self._lock:
                 self._running = None
@@ -267,6 +284,7 @@ class Engine:
             sequence.next_id = sequence.choose(logits)
 
     def _decode(self, sequence: Sequence) -> None:
+        assert sequence.next_id is not None, "a finished request is not stepped"
         sequence.next_id = sequence.choose(self._chat.next(sequence.next_id))
 
     def _fail(self, failure: EngineFailed) -> None:
@@ -283,7 +301,9 @@ class Engine:
 def _choose_n_ctx(config: EngineConfig, model: ModelConfig) -> int:
     if config.n_ctx > model.n_ctx_train:
         log.warning(
-            "n_ctx = %d is more than the %d tokens that the model was made for", config.n_ctx, model.n_ctx_train
+            "n_ctx = %d is more than the %d tokens that the model was made for",
+            config.n_ctx,
+            model.n_ctx_train,
         )
     if config.n_ctx:
         log.info("n_ctx = %d: as set", config.n_ctx)

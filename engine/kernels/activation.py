@@ -1,7 +1,8 @@
 """Input rows of a matrix product as integers, and the kernels that make them.
 
-Few rows (decoding) are rounded to 16 bits: memory is what limits them, and precision costs nothing. Many rows (prefill)
-are rounded to 8 bits. A row of n values (n a multiple of 32) is one run of memory; d, s and h spare the kernels work:
+Few rows (decoding) are rounded to 16 bits: memory is what limits them, and precision costs nothing.
+Many rows (prefill) are rounded to 8 bits. A row of n values (n a multiple of 32) is one run of
+memory; d, s and h spare the kernels work:
 
     q  i16[n] or i8[n]   values / d, rounded
     d  f32[n / 32]       scale of each 32: the largest is 32767 or 127
@@ -10,8 +11,8 @@ are rounded to 8 bits. A row of n values (n a multiple of 32) is one run of memo
 
 All weight types share these formats, so ops that read the same input share its quantised form.
 
-Where 8 bits are not enough, a second q8 row ("plane") holds what the first one lost: together they are worth 16 bits,
-at twice the arithmetic.
+Where 8 bits are not enough, a second q8 row ("plane") holds what the first one lost: together they
+are worth 16 bits, at twice the arithmetic.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ def q8_h(row, n):
 
 @inline
 def dot_group(sums, w_low, w_high, x, scale):
-    """sums + scale * (32 weights, two i16x16, times the 32 q16 values at x), spread over eight lanes."""
+    """sums + scale * (32 weights, two i16x16, times the 32 q16 values at x), spread over eight
+    lanes.
+    """
     count = dot16(zeros(i32x8), w_low, load(i16x16, x))
     count = dot16(count, w_high, load(i16x16, x + 32))
     return fma(convert(f32x8, count), scale, sums)
@@ -96,7 +99,9 @@ def dot_group(sums, w_low, w_high, x, scale):
 
 @inline
 def _quantise(x, n, row, first, last, kind, most):
-    """Write values first..last (multiples of 32) of the n f32 at x as integers of `kind`, up to `most` in size."""
+    """Write values first..last (multiples of 32) of the n f32 at x as integers of `kind`, up to
+    `most` in size.
+    """
     q_bytes = 1 if most == 127.0 else 2
     d_at = row + q_bytes * n
     s_at, h_at = d_at + n // 8, d_at + n // 4
@@ -122,7 +127,9 @@ def _quantise(x, n, row, first, last, kind, most):
 
 @inline
 def _quantise_part(x, n, rows, row, first, last, few, planes):
-    """Values first..last (at most SEGMENT) of row number `row`: in 16 bits, or in `planes` times 8 bits."""
+    """Values first..last (at most SEGMENT) of row number `row`: in 16 bits, or in `planes` times 8
+    bits.
+    """
     if few:
         _quantise(x, n, rows + row * q16_row_bytes(n), first, last, i16xL, 32767.0)
         return
@@ -147,7 +154,8 @@ def n_planes(op, batch):
 def rms_norm(op, batch, thread, n_threads):
     """Row by row x / rms(x) * weight, as f32 to out and as integers to quantised (0 = not wanted).
 
-    x: f32[rows, n_in], weight: f32[n_in]. With rows_out, row i of the result is made of row row_out[i] of x.
+    x: f32[rows, n_in], weight: f32[n_in]. With rows_out, row i of the result is made of row
+       row_out[i] of x.
     """
     o = fields(op)
     n = o.n_in
@@ -178,7 +186,10 @@ def rms_norm(op, batch, thread, n_threads):
 
 @kernel
 def silu_mul(op, batch, thread, n_threads):
-    """x = silu(x) * y in place, and as integers to quantised (0 = not wanted). x (gate), y (up): f32[rows, n_in]."""
+    """x = silu(x) * y in place, and as integers to quantised (0 = not wanted).
+
+    x (gate), y (up): f32[rows, n_in].
+    """
     o = fields(op)
     n = o.n_in
     segments = (n + SEGMENT - 1) // SEGMENT

@@ -1,7 +1,9 @@
-"""Attention over the KV pages, in flash form: page after page, with a running maximum and sum, all in f32.
+"""Attention over the KV pages, in flash form: page after page, with a running maximum and sum, all
+in f32.
 
-An item of work is one KV head and a few neighbouring rows of the batch. All query heads that share the KV head, of all
-these rows, are the item's "queries": a page is read once for all of them, R queries at a time in registers.
+An item of work is one KV head and a few neighbouring rows of the batch. All query heads that share
+the KV head, of all these rows, are the item's "queries": a page is read once for all of them, R
+queries at a time in registers.
 
     per page:   scores[R, PAGE] = queries . K      K's vectors are positions: no sum across lanes
                 probs = exp(scores - max)          positions that a row may not see become 0
@@ -110,8 +112,13 @@ def _weigh(grid, columns, out, head_dim, d, factors, probs, values, n_visible):
 
 
 @inline
-def _attend_page(grid, grid_1, n, q, out, states, limits, head_dim, keys, values, start, probs, factors):
-    """Take one page into account for n (R or 1) queries. limits: i32, how many tokens of the chat each may see."""
+def _attend_page(
+    grid, grid_1, n, q, out, states, limits, head_dim, keys, values, start, probs, factors
+):
+    """Take one page into account for n (R or 1) queries.
+
+    limits: i32, how many tokens of the chat each may see.
+    """
     _scores(grid, q, head_dim, keys, probs)
     most = 0
     for r in range(n):
@@ -130,9 +137,11 @@ def _attend_page(grid, grid_1, n, q, out, states, limits, head_dim, keys, values
 
 @kernel
 def attention(op, batch, thread, n_threads):
-    """out = softmax(queries . keys * scale) . values, each row over its chat's tokens up to its own position.
+    """out = softmax(queries . keys * scale) . values, each row over its chat's tokens up to its own
+    position.
 
-    x: f32[rows, n_head, head_dim]; out: the same shape; keys and values: the rows' pages, at layer_offset.
+    x: f32[rows, n_head, head_dim]; out: the same shape; keys and values: the rows' pages, at
+       layer_offset.
     """
     o = fields(op)
     b = fields(batch)
@@ -140,7 +149,8 @@ def attention(op, batch, thread, n_threads):
     group = o.n_head // n_kv
     probs, factors = stack(_PROBS_BYTES), stack(_FACTORS_BYTES)
 
-    # Scratch of this thread: queries, outputs, (maximum, sum) and limits of up to ROWS * group queries.
+    # Scratch of this thread: queries, outputs, (maximum, sum) and limits of up to ROWS * group
+    # queries.
     n_most = (ROWS * group + R - 1) // R * R
     queries = o.scratch + thread * o.scratch_bytes
     outputs = queries + n_most * head_dim * 4

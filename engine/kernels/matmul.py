@@ -1,8 +1,9 @@
 """The matrix product op: weights of any type times the batch's rows, and the embedding lookup.
 
-One row or a few: each weight row is read once, straight from the mapped file, and its dot product with the input rows
-taken (`op.dot`, at the speed of memory). Many rows: L weight rows at a time are unpacked to a tile (`op.unpack`) that is
-multiplied with all rows (`op.tile_dot`, at the speed of arithmetic). Threads take blocks of weight rows as they get free.
+One row or a few: each weight row is read once, straight from the mapped file, and its dot product
+with the input rows taken (`op.dot`, at the speed of memory). Many rows: L weight rows at a time are
+unpacked to a tile (`op.unpack`) that is multiplied with all rows (`op.tile_dot`, at the speed of
+arithmetic). Threads take blocks of weight rows as they get free.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _WEIGHT_ROWS = 32  # that a thread takes at a time when decoding; a multiple of 
 def matmul(op, batch, thread, n_threads):
     """out = weight @ x + bias, or out += that (accumulate), for all rows.
 
-    weight: n_out rows of n_in; x: q16 or q8 rows, or f32 rows where float_x; out: f32[rows, n_out rounded up to 16].
+    weight: n_out rows of n_in; x: q16 or q8 rows, or f32 rows where float_x; out: f32[rows, n_out
+            rounded up to 16].
     """
     o = fields(op)
     rows = n_rows(op, batch)
@@ -66,14 +68,28 @@ def matmul(op, batch, thread, n_threads):
                 x = o.x + plane * x_stride
                 call_address(
                     o.tile_dot,
-                    (scratch, kn, x, planes * x_stride, o.n_in, k0, rows, out, out_stride, accumulate),
+                    (
+                        scratch,
+                        kn,
+                        x,
+                        planes * x_stride,
+                        o.n_in,
+                        k0,
+                        rows,
+                        out,
+                        out_stride,
+                        accumulate,
+                    ),
                 )
                 accumulate = 1
 
 
 @kernel
 def embed(op, batch, thread, n_threads):
-    """out[row] = weight[token of row] * scale. weight: vocabulary rows of n_in of any type; out: f32[rows, n_in]."""
+    """out[row] = weight[token of row] * scale.
+
+    weight: vocabulary rows of n_in of any type; out: f32[rows, n_in].
+    """
     o = fields(op)
     rows = n_rows(op, batch)
     tile = o.scratch + thread * o.scratch_bytes

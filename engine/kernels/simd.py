@@ -1,11 +1,12 @@
 """SIMD for Numba: vector types, tiles of vectors, and a few verbs with one meaning on every CPU.
 
-A vector type (`u8x32`, `f32xL`, ...) is a value that the verbs take: `load(f32x8, address)`. L is the profile's
-own width in 32-bit lanes; types with a fixed number are as wide everywhere and LLVM splits them where it must.
-A tile is a few vectors that stay in registers; verbs on tiles are unrolled here, where Python is the macro language.
+A vector type (`u8x32`, `f32xL`, ...) is a value that the verbs take: `load(f32x8, address)`. L is
+the profile's own width in 32-bit lanes; types with a fixed number are as wide everywhere and LLVM
+splits them where it must. A tile is a few vectors that stay in registers; verbs on tiles are
+unrolled here, where Python is the macro language.
 
-Addresses are int64. Nothing is checked: whoever makes an address has checked it. How `dot` is lowered depends
-on engine.jit.PROFILE. This file and atomics.py are the only ones that know LLVM.
+Addresses are int64. Nothing is checked: whoever makes an address has checked it. How `dot` is
+lowered depends on engine.jit.PROFILE. This file and atomics.py are the only ones that know LLVM.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Vec(types.Type):
 
 
 class Tile(types.Type):
-    """n vectors of one type, kept in registers: LLVM's [n x <...>]. In memory they lie in rows of `columns` neighbours."""
+    """n vectors of one type, kept in registers: LLVM's [n x <...>]. In memory they lie in rows of
+    `columns` neighbours.
+    """
 
     def __init__(self, vec: Vec, n: int, columns: int = 1) -> None:
         self.vec, self.n, self.columns = vec, n, columns
@@ -54,7 +57,9 @@ class Tile(types.Type):
 
 
 class Kind(types.Type):
-    """The type of a global that holds a Vec or Tile type, so that `load(u8x32, address)` can be written."""
+    """The type of a global that holds a Vec or Tile type, so that `load(u8x32, address)` can be
+    written.
+    """
 
     def __init__(self, of: Vec | Tile) -> None:
         self.of = of
@@ -90,7 +95,7 @@ i8xL, i16xL, i32xL, f32xL = Vec("i8", L), Vec("i16", L), Vec("i32", L), Vec("f32
 u8x4L, i8x4L, i16x2L = Vec("u8", 4 * L), Vec("i8", 4 * L), Vec("i16", 2 * L)
 
 
-# --- building blocks of the verbs ------------------------------------------------------------------------------
+# --- building blocks of the verbs ---------------------------------------------------------------
 
 
 def _pointer(builder, address, to):
@@ -123,7 +128,8 @@ def _name(vec: Vec) -> str:
 
 
 def _fma(builder, vec, a, b, c):
-    # On a CPU without the instruction `fma` would be a library call for each lane; `fmuladd` may round twice.
+    # On a CPU without the instruction `fma` would be a library call for each lane; `fmuladd` may
+    # round twice.
     name = "fma" if PROFILE.fma else "fmuladd"
     return _call(builder, f"llvm.{name}.{_name(vec)}", vec.ir, [a, b, c])
 
@@ -141,7 +147,9 @@ def _concat(builder, a, b):
 
 
 def _dot_u8_i8(builder, acc, w, x):
-    """acc[i] += sum over j < 4 of w[4i + j] * x[4i + j]; acc: i32, w: u8 (at most 128 in value), x: i8 (not -128)."""
+    """acc[i] += sum over j < 4 of w[4i + j] * x[4i + j]; acc: i32, w: u8 (at most 128 in value),
+    x: i8 (not -128).
+    """
     n = acc.type.count
     if PROFILE.dot == "vnni" and n in (4, 8, 16):
         if n == 16 and PROFILE.lanes < 16:
@@ -180,7 +188,9 @@ def _dot_i16(builder, acc, w, x):
 
 def _in_halves(builder, op, *args):
     parts = [_halves(builder, a) for a in args]
-    return _concat(builder, op(builder, *[p[0] for p in parts]), op(builder, *[p[1] for p in parts]))
+    return _concat(
+        builder, op(builder, *[p[0] for p in parts]), op(builder, *[p[1] for p in parts])
+    )
 
 
 def _maddubs(builder, w, x):
@@ -203,7 +213,9 @@ def _sum_pairs(builder, v):
 
 
 def _sign_fix(builder, w, x):
-    """(|w|, x with w's sign): their products are those of w and x, and |w| is a u8 of at most 128."""
+    """(|w|, x with w's sign): their products are those of w and x, and |w| is a u8 of at most
+    128.
+    """
     if PROFILE.dot == "maddubs":
         return _psign(builder, w, w), _psign(builder, x, w)
     zero = ir.Constant(w.type, [0] * w.type.count)
@@ -232,7 +244,8 @@ def _dot_i8_i8(builder, acc, w, x):
 def _widen_f16(builder, h, vec_ir):
     if PROFILE.f16c:
         return builder.fpext(h, vec_ir)
-    # Without the instruction: shift the fields into place; multiplying by 2^112 mends the exponent, denormals included.
+    # Without the instruction: shift the fields into place; multiplying by 2^112 mends the exponent,
+    # denormals included.
     i32 = ir.VectorType(_I32, vec_ir.count)
 
     def const(value):
@@ -262,15 +275,18 @@ def _narrow_f16(builder, f, n):
     odd = builder.and_(builder.lshr(magnitude, const(13)), const(1))
     rounded = builder.add(magnitude, builder.add(odd, const(0xFFF)))
     normal = builder.sub(builder.lshr(rounded, const(13)), const(112 << 10))
-    # Denormal halves: adding 0.5 lets the float unit shift and round the mantissa into the low bits.
+    # Denormal halves: adding 0.5 lets the float unit shift and round the mantissa into the low
+    # bits.
     as_float = builder.fadd(builder.bitcast(magnitude, f.type), ir.Constant(f.type, [0.5] * n))
     tiny = builder.sub(builder.bitcast(as_float, i32), const(0x3F000000))
     result = builder.select(builder.icmp_unsigned("<", magnitude, const(0x38800000)), tiny, normal)
-    result = builder.select(builder.icmp_unsigned(">=", magnitude, const(0x477FF000)), const(0x7C00), result)
+    result = builder.select(
+        builder.icmp_unsigned(">=", magnitude, const(0x477FF000)), const(0x7C00), result
+    )
     return builder.trunc(builder.or_(result, sign), i16)
 
 
-# --- memory ----------------------------------------------------------------------------------------------------
+# --- memory -------------------------------------------------------------------------------------
 
 
 @intrinsic
@@ -410,7 +426,9 @@ def read_f16(typingctx, address):
 
 @intrinsic
 def stack(typingctx, n_bytes):
-    """Address of n_bytes (a literal) of uninitialised, 64-byte aligned memory of this call's own."""
+    """Address of n_bytes (a literal) of uninitialised, 64-byte aligned memory of this call's
+    own.
+    """
     if not isinstance(n_bytes, types.IntegerLiteral):
         return None
 
@@ -423,7 +441,7 @@ def stack(typingctx, n_bytes):
     return types.int64(n_bytes), codegen
 
 
-# --- arithmetic on vectors -------------------------------------------------------------------------------------
+# --- arithmetic on vectors ----------------------------------------------------------------------
 
 
 @intrinsic
@@ -551,7 +569,9 @@ smaller = _select_float("<")
 
 @intrinsic
 def convert(typingctx, kind, v):
-    """The same numbers as another element type: integers widened or cut, i32 to f32 exact, f32 to i32 toward zero."""
+    """The same numbers as another element type: integers widened or cut, i32 to f32 exact, f32 to
+    i32 toward zero.
+    """
     to, source = kind.of, v
 
     def codegen(_context, builder, _sig, args):
@@ -689,7 +709,9 @@ def max_lanes(typingctx, v):
 
 @intrinsic
 def dot(typingctx, acc, w, x):
-    """acc + products of u8 w (at most 128) and i8 x (not -128), four to a lane; acc: i32xN, w: u8x4N, x: i8x4N."""
+    """acc + products of u8 w (at most 128) and i8 x (not -128), four to a lane; acc: i32xN, w:
+    u8x4N, x: i8x4N.
+    """
 
     def codegen(_context, builder, _sig, args):
         return _dot_u8_i8(builder, *args)
@@ -699,7 +721,9 @@ def dot(typingctx, acc, w, x):
 
 @intrinsic
 def dot16(typingctx, acc, w, x):
-    """acc + products of neighbouring i16, two to a lane; acc: i32xN, w, x: i16x2N. Exact while sums stay below 2^31."""
+    """acc + products of neighbouring i16, two to a lane; acc: i32xN, w, x: i16x2N. Exact while
+    sums stay below 2^31.
+    """
 
     def codegen(_context, builder, _sig, args):
         return _dot_i16(builder, *args)
@@ -746,10 +770,10 @@ def select_equal(typingctx, a, b, yes, no):
     return yes(a, a, yes, yes), codegen
 
 
-# --- tiles -----------------------------------------------------------------------------------------------------
+# --- tiles --------------------------------------------------------------------------------------
 #
-# An outer verb combines the vectors v of one row ("columns": each lane a weight row or a position) with scalars of
-# memory, one for each row of the tile, at address, address + stride, ...
+# An outer verb combines the vectors v of one row ("columns": each lane a weight row or a position)
+# with scalars of memory, one for each row of the tile, at address, address + stride, ...
 #
 #              v[0]   v[1]                acc[r, j] += v[j] * scalar[r]
 #   scalar[0]  acc0   acc1
@@ -810,7 +834,9 @@ def load_tile_f16(typingctx, kind, address, stride):
         half = ir.VectorType(ir.HalfType(), vec.n)
         places = _places(builder, args[1], args[2], kind.of, element_bytes=2)
         return _tile(
-            builder, kind.of, [_widen_f16(builder, _load(builder, at, half), vec.ir) for at in places]
+            builder,
+            kind.of,
+            [_widen_f16(builder, _load(builder, at, half), vec.ir) for at in places],
         )
 
     return kind.of(kind, types.int64, types.int64), codegen
@@ -849,7 +875,8 @@ def outer_fma(typingctx, acc, v, address, stride):
 def outer_dot(typingctx, acc, w, address, stride):
     """acc[r, j] += dot of w[j] with the same four i8 at (address + r * stride) in every lane.
 
-    acc: i32 tile, or an i16 tile where the profile sums in 16 bits (`PART`); w: u8 vector or tile of J.
+    acc: i32 tile, or an i16 tile where the profile sums in 16 bits (`PART`); w: u8 vector or tile
+         of J.
     """
     j_n = 1 if isinstance(w, Vec) else w.n
 
@@ -905,7 +932,9 @@ def widen_part(typingctx, total, part):
 
 @intrinsic
 def outer_scale(typingctx, acc, counts, v, address, stride):
-    """acc[r, j] += f32(counts[r, j]) * v[j] * f32 at (address + r * stride): integer sums to weighted floats."""
+    """acc[r, j] += f32(counts[r, j]) * v[j] * f32 at (address + r * stride): integer sums to
+    weighted floats.
+    """
     j_n = 1 if isinstance(v, Vec) else v.n
 
     def codegen(_context, builder, _sig, args):
@@ -917,7 +946,9 @@ def outer_scale(typingctx, acc, counts, v, address, stride):
             for j in range(j_n):
                 i = r * j_n + j
                 scale = builder.fmul(columns[j], x)
-                new.append(_fma(builder, acc.vec, builder.sitofp(sums[i], acc.vec.ir), scale, old[i]))
+                new.append(
+                    _fma(builder, acc.vec, builder.sitofp(sums[i], acc.vec.ir), scale, old[i])
+                )
         return _tile(builder, acc, new)
 
     return acc(acc, counts, v, types.int64, types.int64), codegen
@@ -952,7 +983,9 @@ def scale_rows(typingctx, tile, address):
 
 @intrinsic
 def interleave(typingctx, rows, out):
-    """Transpose 32-bit values: L rows of eight at `rows`, 32 bytes each, to eight vectors of L lanes at `out`."""
+    """Transpose 32-bit values: L rows of eight at `rows`, 32 bytes each, to eight vectors of L
+    lanes at `out`.
+    """
 
     def codegen(context, builder, _sig, args):
         i64 = ir.IntType(64)
@@ -970,8 +1003,11 @@ def interleave(typingctx, rows, out):
 
 
 def _transpose(builder, rows):
-    """Rows of eight values (4 or 8 of them) to eight columns, by merging neighbours: 1, then 2, then 4 wide."""
-    # After a step of width w, vectors[i] holds rows i & ~(2w - 1) ... mixed in runs of 2w; see any FFT.
+    """Rows of eight values (4 or 8 of them) to eight columns, by merging neighbours: 1, then 2,
+    then 4 wide.
+    """
+    # After a step of width w, vectors[i] holds rows i & ~(2w - 1) ... mixed in runs of 2w; see any
+    # FFT.
     vectors, n = list(rows), len(rows)
     if n == 4:
         pad = ir.Constant(rows[0].type, ir.Undefined)
@@ -984,7 +1020,10 @@ def _transpose(builder, rows):
             a, b = vectors[i], vectors[i | width]
             low = [k if not k & width else (k ^ width) + 8 for k in range(8)]
             high = [(k | width) if not k & width else k + 8 for k in range(8)]
-            merged[i], merged[i | width] = _shuffle(builder, a, b, low), _shuffle(builder, a, b, high)
+            merged[i], merged[i | width] = (
+                _shuffle(builder, a, b, low),
+                _shuffle(builder, a, b, high),
+            )
         vectors = merged
     if n == 4:
         vectors = [_shuffle(builder, v, v, range(4)) for v in vectors]

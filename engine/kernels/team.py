@@ -1,8 +1,10 @@
-"""The thread team: runs a plan on n threads that meet at a spin barrier, and sleeps when there is nothing to do.
+"""The thread team: runs a plan on n threads that meet at a spin barrier, and sleeps when there is
+nothing to do.
 
-Thread 0 is the engine thread itself. The others spin for a moment after each run, since the next token follows soon,
-then sleep in a Python lock. A spinning thread gives way to the scheduler after a short while: on two cores the HTTP
-thread needs air, and a thread that lost its core must not hold the other for a whole time slice.
+Thread 0 is the engine thread itself. The others spin for a moment after each run, since the next
+token follows soon, then sleep in a Python lock. A spinning thread gives way to the scheduler after
+a short while: on two cores the HTTP thread needs air, and a thread that lost its core must not hold
+the other for a whole time slice.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ _OP_DONE = BATCH.fields["op_done"][1]
 
 @inline
 def _meet(team, batch, op_index, n_threads):
-    """Wait until all threads are here. Returns whether the run goes on: the last to come looks at the cancel flag."""
+    """Wait until all threads are here.
+
+    Returns whether the run goes on: the last to come looks at the cancel flag.
+    """
     generation = read_shared(team + _GENERATION)
     if fetch_add(team + _ARRIVED, 1) == n_threads - 1:
         write_shared(team + _ARRIVED, 0)
@@ -94,9 +99,11 @@ def _lead(team, plan, n_ops, batch, n_threads):
 
 @entry("int64(int64, int64, int64, int64)")
 def _follow(team, worker, n_threads, seen):
-    """Run jobs after number `seen` as a worker, until none comes for a while. Returns the last job's number.
+    """Run jobs after number `seen` as a worker, until none comes for a while. Returns the last
+    job's number.
 
-    On return the worker must sleep until it is woken: its flag says so, or it has been seen and the wake is on its way.
+    On return the worker must sleep until it is woken: its flag says so, or it has been seen and the
+    wake is on its way.
     """
     idle = 0
     while True:
@@ -140,14 +147,18 @@ class Team:
             thread.start()
 
     def run(self, plan: int, n_ops: int, batch: int) -> None:
-        """Run n_ops op records at address `plan` over the batch record at address `batch`; returns when all is done."""
+        """Run n_ops op records at address `plan` over the batch record at address `batch`; returns
+        when all is done.
+        """
         self._hand_out(plan, n_ops, batch)
         _lead(self._address, plan, n_ops, batch, self.n_threads)
 
     def close(self) -> None:
         """End the worker threads."""
         if self._threads:
-            self._hand_out(0, -1, self._address)  # a place to write that is no batch; its fields are not looked at
+            self._hand_out(
+                0, -1, self._address
+            )  # a place to write that is no batch; its fields are not looked at
             for thread in self._threads:
                 thread.join()
             self._threads = []

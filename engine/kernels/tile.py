@@ -1,4 +1,5 @@
-"""The tile: L rows of weights unpacked once and then multiplied with many input rows, and the products themselves.
+"""The tile: L rows of weights unpacked once and then multiplied with many input rows, and the
+products themselves.
 
 A quantised tile of kn columns, in groups of `group` weights that share a scale:
 
@@ -6,11 +7,13 @@ A quantised tile of kn columns, in groups of `group` weights that share a scale:
     scale  f32[kn / group][L]   weight = scale * w + offset
     offset f32[kn / group][L]
 
-One lane a row: four columns of all rows are one vector, to be multiplied with the same four inputs in every lane.
-A float tile is f32[kn][L]. Both stay in the L1 or L2 cache, and are forgotten after the op.
+One lane a row: four columns of all rows are one vector, to be multiplied with the same four inputs
+in every lane. A float tile is f32[kn][L]. Both stay in the L1 or L2 cache, and are forgotten after
+the op.
 
-The products (`tile_dot_*`, all with the same arguments) run over T input rows at a time, held in registers. How many
-u8 x i8 products may be summed in 16 bits before they are widened depends on the weights' bits, hence one function each.
+The products (`tile_dot_*`, all with the same arguments) run over T input rows at a time, held in
+registers. How many u8 x i8 products may be summed in 16 bits before they are widened depends on the
+weights' bits, hence one function each.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ from engine.kernels.simd import (
 T = 8 if L == 16 else 4  # input rows at a time; what the registers hold
 K_CHUNK = 2048  # columns of a tile at most
 
-# Bytes of stack in which an unpack function gathers L rows of 32 bytes before it interleaves them: once, twice, eight times.
+# Bytes of stack in which an unpack function gathers L rows of 32 bytes before it interleaves them:
+# once, twice, eight times.
 STAGE, STAGE_2, STAGE_8 = L * 32, L * 64, L * 256
 
 _SUMS = Tile(f32xL, T)
@@ -111,7 +115,8 @@ def _dot_q8(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate, g
 
 @part(10)
 def tile_dot_4bit(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate):
-    """out[t, lane] (+)= sum over columns k0..k0+kn of x[t] * weights[lane]. x: q8 rows of n_in values, weights below 16.
+    """out[t, lane] (+)= sum over columns k0..k0+kn of x[t] * weights[lane]. x: q8 rows of n_in
+    values, weights below 16.
 
     Rows up to the next multiple of T are read and written: buffers are that long.
     """

@@ -1,4 +1,6 @@
-"""QUANTS: the table of tensor types, by GGML's type number. A new type is a new file and its name in the tuple below."""
+"""QUANTS: the table of tensor types, by GGML's type number. A new type is a new file and its name
+in the tuple below.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,16 @@ from engine.quants import bf16, f16, f32, q4_0, q4_1, q4_k, q6_k, q8_0
 from engine.quants.base import QuantType
 
 QUANTS: dict[int, QuantType] = {
-    module.QUANT.ggml_type: module.QUANT for module in (f32, f16, bf16, q4_0, q4_1, q8_0, q4_k, q6_k)
+    module.QUANT.ggml_type: module.QUANT
+    for module in (f32, f16, bf16, q4_0, q4_1, q8_0, q4_k, q6_k)
 }
 
 
 def quant_type(ggml_type: int, tensor: str) -> QuantType:
-    """The type of a tensor. Raises UnsupportedModel, naming the tensor and the types that are there."""
+    """The type of a tensor.
+
+    Raises UnsupportedModel, naming the tensor and the types that are there.
+    """
     try:
         return QUANTS[ggml_type]
     except KeyError:

@@ -1,4 +1,6 @@
-"""QuantType: all that the engine knows of one tensor type. Each type is one file of this folder, each file ends in its record."""
+"""QuantType: all that the engine knows of one tensor type. Each type is one file of this folder,
+each file ends in its record.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,12 @@ class QuantType:
 
     block:      NumPy dtype of one block; its itemsize is the block's size in the file.
     block_size: weights per block.
-    group:      weights that share a scale in an unpacked tile; 0 = the tile is f32 and input rows are f32.
+    group:      weights that share a scale in an unpacked tile; 0 = the tile is f32 and input rows
+                are f32.
     dequantize: blocks[n] -> f32[n, block_size], the reference.
     dot:        (w, row_bytes, n_rows, n_in, x, out): out[r] = weight row r . input row x; f32 out.
-    unpack:     (w, row_bytes, n_rows, k0, kn, tile): columns k0..k0+kn of up to L rows to a tile (kernels/tile.py).
-                Rows beyond n_rows repeat the last one.
+    unpack:     (w, row_bytes, n_rows, k0, kn, tile): columns k0..k0+kn of up to L rows to a tile
+                (kernels/tile.py). Rows beyond n_rows repeat the last one.
     tile_dot:   the product that suits the tile (kernels/tile.py).
     """
 

@@ -1,4 +1,6 @@
-"""BF16: the upper 16 bits of 32-bit floats. A block is one weight; products are taken in f32, with f32 inputs."""
+"""BF16: the upper 16 bits of 32-bit floats. A block is one weight; products are taken in f32, with
+f32 inputs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""F16: plain 16-bit floats (IEEE halves). A block is one weight; products are taken in f32, with f32 inputs."""
+"""F16: plain 16-bit floats (IEEE halves). A block is one weight; products are taken in f32, with
+f32 inputs.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Q4_0: 32 weights in 18 bytes, one scale, values -8..7.
 
-    d   f16       scale
-    qs  u8[16]    low nibbles: weights 0..15, high nibbles: weights 16..31
+d   f16       scale
+qs  u8[16]    low nibbles: weights 0..15, high nibbles: weights 16..31
 
-    weight = d * (nibble - 8)
+weight = d * (nibble - 8)
 """
 
 from __future__ import annotations

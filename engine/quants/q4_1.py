@@ -1,10 +1,10 @@
 """Q4_1: 32 weights in 20 bytes, scale and minimum.
 
-    d   f16       scale
-    m   f16       minimum
-    qs  u8[16]    low nibbles: weights 0..15, high nibbles: weights 16..31
+d   f16       scale
+m   f16       minimum
+qs  u8[16]    low nibbles: weights 0..15, high nibbles: weights 16..31
 
-    weight = d * nibble + m
+weight = d * nibble + m
 """
 
 from __future__ import annotations

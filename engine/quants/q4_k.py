@@ -1,16 +1,16 @@
 """Q4_K: 256 weights in 144 bytes: eight groups of 32, each with a 6-bit scale and a 6-bit minimum.
 
-    d       f16       scale of the scales
-    dmin    f16       scale of the minima
-    scales  u8[12]    s0..s7 and m0..m7, six bits each:
+d       f16       scale of the scales
+dmin    f16       scale of the minima
+scales  u8[12]    s0..s7 and m0..m7, six bits each:
 
-            byte 0..3     s0..s3 in bits 0-5, high bits of s4..s7 in bits 6-7
-            byte 4..7     m0..m3 in bits 0-5, high bits of m4..m7 in bits 6-7
-            byte 8..11    low nibbles of s4..s7 in bits 0-3, of m4..m7 in bits 4-7
+        byte 0..3     s0..s3 in bits 0-5, high bits of s4..s7 in bits 6-7
+        byte 4..7     m0..m3 in bits 0-5, high bits of m4..m7 in bits 6-7
+        byte 8..11    low nibbles of s4..s7 in bits 0-3, of m4..m7 in bits 4-7
 
-    qs      u8[128]   32 bytes hold two groups: low nibbles 2j, high nibbles 2j + 1
+qs      u8[128]   32 bytes hold two groups: low nibbles 2j, high nibbles 2j + 1
 
-    weight = d * s * nibble - dmin * m
+weight = d * s * nibble - dmin * m
 """
 
 from __future__ import annotations
@@ -75,7 +75,11 @@ def dequantize(blocks: Blocks) -> Floats:
 @inline
 def group_scales(block):
     """(scale, minimum) of the eight groups: two f32x8."""
-    a, b, c = np.uint64(read_u32(block + 4)), np.uint64(read_u32(block + 8)), np.uint64(read_u32(block + 12))
+    a, b, c = (
+        np.uint64(read_u32(block + 4)),
+        np.uint64(read_u32(block + 8)),
+        np.uint64(read_u32(block + 12)),
+    )
     low, nibble, high = np.uint64(0x3F3F3F3F), np.uint64(0x0F0F0F0F), np.uint64(0x03030303)
     s_high = (c & nibble) | ((a >> np.uint64(6) & high) << np.uint64(4))
     m_high = (c >> np.uint64(4) & nibble) | ((b >> np.uint64(6) & high) << np.uint64(4))

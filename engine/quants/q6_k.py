@@ -1,19 +1,19 @@
 """Q6_K: 256 weights in 210 bytes: sixteen groups of 16, each with an 8-bit scale, values -32..31.
 
-    ql      u8[128]   low four bits
-    qh      u8[64]    high two bits
-    scales  i8[16]
-    d       f16
+ql      u8[128]   low four bits
+qh      u8[64]    high two bits
+scales  i8[16]
+d       f16
 
-    Two halves of 128 weights. In half h, for i = 0..31 (ql from 64 h, qh from 32 h):
+Two halves of 128 weights. In half h, for i = 0..31 (ql from 64 h, qh from 32 h):
 
-        weight       low bits            high bits
-        i            ql[i]      & 15     qh[i]      & 3
-        i + 32       ql[i + 32] & 15     qh[i] >> 2 & 3
-        i + 64       ql[i]      >> 4     qh[i] >> 4 & 3
-        i + 96       ql[i + 32] >> 4     qh[i] >> 6
+    weight       low bits            high bits
+    i            ql[i]      & 15     qh[i]      & 3
+    i + 32       ql[i + 32] & 15     qh[i] >> 2 & 3
+    i + 64       ql[i]      >> 4     qh[i] >> 4 & 3
+    i + 96       ql[i + 32] >> 4     qh[i] >> 6
 
-    weight = d * scale * (six bits - 32)
+weight = d * scale * (six bits - 32)
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from engine.kernels.op import part
 from engine.kernels.simd import (
     L,
     bor,
-    concat,
     convert,
     dot16,
     f32x8,
@@ -104,7 +103,9 @@ def _add_group(sums, w, x, scale):
 
 @inline
 def _dot_half(sums, low, high, x, scale):
-    """Add 128 weights, low bits at `low`, high bits at `high`; scale: f32x8 of their groups of 16."""
+    """Add 128 weights, low bits at `low`, high bits at `high`; scale: f32x8 of their groups of
+    16.
+    """
     a, b, h = load_wide(u16x16, low), load_wide(u16x16, low + 32), load_wide(u16x16, high)
     sums = _add_group(sums, bor(mask(a, 15), shl(mask(h, 3), 4)), x, lane_splat(scale, 0))
     sums = _add_group(sums, bor(mask(b, 15), shl(mask(h, 12), 2)), x + 64, lane_splat(scale, 2))

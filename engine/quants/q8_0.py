@@ -1,9 +1,9 @@
 """Q8_0: 32 weights in 34 bytes, one scale, values -127..127.
 
-    d   f16       scale
-    qs  i8[32]
+d   f16       scale
+qs  i8[32]
 
-    weight = d * qs
+weight = d * qs
 """
 
 from __future__ import annotations

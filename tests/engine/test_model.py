@@ -1,4 +1,6 @@
-"""The whole transformer against the NumPy reference, on tiny models of every tensor type and option."""
+"""The whole transformer against the NumPy reference, on tiny models of every tensor type and
+option.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ def test_float_weights_equal_the_reference(tmp_path: Path, options: dict[str, An
 
 @pytest.mark.parametrize("quant", QUANTS.values(), ids=lambda q: q.name)
 def test_each_tensor_type_is_close_to_the_reference(tmp_path: Path, quant: Any) -> None:
-    """Inputs are rounded to 8 bits for quantised weights, so logits differ by some per cent of their spread."""
+    """Inputs are rounded to 8 bits for quantised weights, so logits differ by some per cent of
+    their spread.
+    """
     path = write_tiny_gguf(tmp_path / "tiny.gguf", type=T(quant.ggml_type), n_embd=256, n_ff=256)
     tokens = ids(40)
     expected = ReferenceModel.from_gguf(path).logits(tokens)

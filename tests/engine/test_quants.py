@@ -1,4 +1,6 @@
-"""Every tensor type against the gguf package: block size, reference dequantise, dot product, tile and tile product."""
+"""Every tensor type against the gguf package: block size, reference dequantise, dot product, tile
+and tile product.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def random_weights(quant: QuantType, rows: int, n_in: int, seed: int = 0) -> np.
 
 
 def reference(quant: QuantType, weights: np.ndarray) -> np.ndarray:
-    return gguf.quants.dequantize(weights, gguf.GGMLQuantizationType(quant.ggml_type)).astype(np.float64)
+    return gguf.quants.dequantize(weights, gguf.GGMLQuantizationType(quant.ggml_type)).astype(
+        np.float64
+    )
 
 
 def input_rows(quant: QuantType, x: np.ndarray, few: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -75,7 +79,15 @@ def test_dot(quant: QuantType, n_in: int) -> None:
     x = np.random.default_rng(1).standard_normal((1, n_in)).astype(np.float32)
     rows, values = input_rows(quant, x, few=True)
     out = np.zeros(7, np.float32)
-    call(quant.dot, weights.ctypes.data, quant.row_bytes(n_in), 7, n_in, rows.ctypes.data, out.ctypes.data)
+    call(
+        quant.dot,
+        weights.ctypes.data,
+        quant.row_bytes(n_in),
+        7,
+        n_in,
+        rows.ctypes.data,
+        out.ctypes.data,
+    )
     expected = reference(quant, weights) @ values[0]
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
 
@@ -87,7 +99,15 @@ def test_dot_of_odd_number_of_blocks(quant: QuantType) -> None:
     x = np.random.default_rng(1).standard_normal((1, n_in)).astype(np.float32)
     rows, values = input_rows(quant, x, few=True)
     out = np.zeros(3, np.float32)
-    call(quant.dot, weights.ctypes.data, quant.row_bytes(n_in), 3, n_in, rows.ctypes.data, out.ctypes.data)
+    call(
+        quant.dot,
+        weights.ctypes.data,
+        quant.row_bytes(n_in),
+        3,
+        n_in,
+        rows.ctypes.data,
+        out.ctypes.data,
+    )
     expected = reference(quant, weights) @ values[0]
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
 
@@ -96,7 +116,9 @@ def test_dot_of_odd_number_of_blocks(quant: QuantType) -> None:
 @pytest.mark.parametrize("n_rows", [1, L - 1, L])
 @pytest.mark.parametrize("n_x", [1, T, 2 * T - 1])
 def test_tile_product(quant: QuantType, n_rows: int, n_x: int) -> None:
-    """Two chunks of columns, the second added to the first; lanes beyond n_rows repeat the last row."""
+    """Two chunks of columns, the second added to the first; lanes beyond n_rows repeat the last
+    row.
+    """
     n_in, k_chunk = 768, 512
     weights = random_weights(quant, n_rows, n_in)
     x = np.zeros((-n_x % T + n_x, n_in), np.float32)
@@ -116,5 +138,9 @@ def test_tile_product(quant: QuantType, n_rows: int, n_x: int) -> None:
             *(out.ctypes.data, out.strides[0], int(k0 > 0)),
         )
     expected = values[:n_x] @ reference(quant, weights).T
-    np.testing.assert_allclose(out[:n_x, :n_rows], expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
-    np.testing.assert_array_equal(out[:n_x, n_rows:], np.repeat(out[:n_x, n_rows - 1 : n_rows], L - n_rows, 1))
+    np.testing.assert_allclose(
+        out[:n_x, :n_rows], expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max()
+    )
+    np.testing.assert_array_equal(
+        out[:n_x, n_rows:], np.repeat(out[:n_x, n_rows - 1 : n_rows], L - n_rows, 1)
+    )

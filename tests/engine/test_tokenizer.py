@@ -1,4 +1,4 @@
-"""The tokenizer against llama.cpp's ids, against a naive merge loop, and on vocabularies made here."""
+"""The tokenizer against llama.cpp's ids, against a naive merge loop, and on small vocabularies."""
 
 from __future__ import annotations
 
@@ -112,9 +112,9 @@ def test_demo_models_ids_equal_llama_cpps() -> None:
 @pytest.mark.parametrize(
     ("pre", "text", "words"),
     [
-        ("llama-bpe", "I'LL say 33333!!\n\n  x", ["I", "'LL", " say", " ", "333", "33", "!!\n\n", " ", " x"]),
-        ("qwen2", "I'LL say 333!!\n\n  x", ["I", "'LL", " say", " ", "3", "3", "3", "!!\n\n", " ", " x"]),
-        ("gpt-2", "I'll I'LL 333!!\n\n  x", ["I", "'ll", " I", "'", "LL", " 333", "!!", "\n\n ", " x"]),
+        ("llama-bpe", "I'LL 3333!!\n\n  x", ["I", "'LL", " ", "333", "3", "!!\n\n", " ", " x"]),
+        ("qwen2", "I'LL 333!!\n\n  x", ["I", "'LL", " ", "3", "3", "3", "!!\n\n", " ", " x"]),
+        ("gpt-2", "I'll I'L 33!!\n\n  x", ["I", "'ll", " I", "'", "L", " 33", "!!", "\n\n ", " x"]),
         ("smollm", "x 333!! y", ["x", " ", "3", "3", "3", "!!", " y"]),
         ("default", "a.b 33333, x", ["a", ".", "b", " ", "333", "33", ",", " x"]),
         ("llama-bpe", "(x)\r\n a\t\tb", ["(x", ")\r\n", " a", "\t", "\tb"]),
@@ -159,13 +159,14 @@ def test_long_words_equal_a_naive_merge_loop(letters_used: str, small: Tokenizer
     assert small.encode(word, add_special=False) == [i for w in words for i in naive_ids(w, tokens)]
 
 
+BASE64 = base64.b64encode(random.Random(3).randbytes(75_000)).decode()
 CJK = "".join(chr(random.Random(2).randint(0x4E00, 0x9FA5)) for _ in range(20_000))
 
 
 @pytest.mark.parametrize(
     "text",
-    ["a" * 100_000, "_" * 50_000, CJK * 5, base64.b64encode(random.Random(3).randbytes(75_000)).decode(),
-     " " * 100_000, "<" * 100_000, "<think" * 15_000, " \n" * 50_000],
+    ["a" * 100_000, "_" * 50_000, CJK * 5, BASE64, " " * 100_000, "<" * 100_000, "<think" * 15_000,
+     " \n" * 50_000],
     ids=["a", "_", "cjk", "base64", "space", "<", "<think", "lines"],
 )  # fmt: skip
 def test_time_without_spaces_is_about_linear(text: str, small: Tokenizer) -> None:
@@ -186,7 +187,7 @@ def test_decode_gives_the_text_back(small: Tokenizer, text: str) -> None:
 
 
 def test_text_that_is_not_unicode_is_refused(small: Tokenizer) -> None:
-    with pytest.raises(InvalidRequest, match=r"lone U\+D83D"):
+    with pytest.raises(InvalidRequest, match=r"lone surrogate U\+D83D"):
         small.encode("a\ud83db")
 
 
@@ -224,8 +225,13 @@ def test_no_text_merges_to_a_control_token(make: Callable[..., Tokenizer]) -> No
 
 @pytest.mark.parametrize(
     ("pre", "flag", "wants"),
-    [("gpt-2", None, False), ("llama-bpe", None, True), ("gpt-2", True, True), ("llama-bpe", False, False)],
-)  # fmt: skip
+    [
+        ("gpt-2", None, False),
+        ("llama-bpe", None, True),
+        ("gpt-2", True, True),
+        ("llama-bpe", False, False),
+    ],
+)
 def test_bos(pre: str, flag: bool | None, wants: bool, make: Callable[..., Tokenizer]) -> None:
     tokenizer = make(pre=pre, add_bos=flag)
     bos = tokenizer.vocabulary.control["<s>"]

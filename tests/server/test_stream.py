@@ -153,8 +153,13 @@ def test_time_left_does_not_count_the_cache() -> None:
 @pytest.mark.parametrize("fail_after", [0, 3])
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_failure_in_mid_stream(
-    http: httpx.Client, fake: FakeEngine, path: str, fail_after: int
+    http: httpx.Client,
+    fake: FakeEngine,
+    path: str,
+    fail_after: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO")
     fake.script = Script(fail_after=fail_after, error=EngineError("secret detail"))
     reply = http.post(path, json=BODIES[path])
     data, _ = parse_sse(reply.text)
@@ -166,6 +171,7 @@ def test_failure_in_mid_stream(
     for chunk in map(json.loads, data[:-1]):
         assert chunk["choices"][0]["finish_reason"] is None
     assert len(data) == (1 if fail_after == 0 else 4 + (path == CHAT))
+    wait_until(lambda: 'error: "internal error' in caplog.text)
     fake.script = Script()
     assert http.post(path, json=BODIES[path]).status_code == 200
 
