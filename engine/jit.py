@@ -6,8 +6,9 @@ Import this module before anything that imports Numba. A profile is a fixed set 
 found in the cache. The cache folder's name holds the profile and a hash of the engine's sources:
 Numba itself does not notice an edit in another file than the one that holds the cached function.
 
-RUSHLIGHT_CPU_PROFILE forces a profile; RUSHLIGHT_CACHE_DIR moves the cache. RUSHLIGHT_COMPILE_ONLY=1
-allows profiles that this CPU cannot run: for filling a cache (warm.py), not for running anything.
+RUSHLIGHT_CPU_PROFILE forces a profile; RUSHLIGHT_CACHE_DIR moves the cache.
+RUSHLIGHT_COMPILE_ONLY=1 allows profiles that this CPU cannot run: for filling a cache (warm.py),
+not for running anything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Compiles every kernel into the cache, so that later starts compile nothing: `python -m engine.warm`.
+"""Compiles every kernel into the cache, so that later starts compile nothing: `python -m
+engine.warm`.
 
 --profiles all compiles for every kind of this machine's CPUs, for an image that will run elsewhere.
 """

@@ -21,6 +21,7 @@ from engine.cpus import count_cpus
 from engine.errors import (
     ContextLengthExceeded,
     EngineClosed,
+    EngineError,
     EngineFailed,
     InvalidRequest,
     QueueFull,

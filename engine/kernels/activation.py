@@ -27,21 +27,18 @@ from engine.kernels.simd import (
     add,
     convert,
     div,
-    dot16,
     exp,
-    f32x8,
     f32xL,
     fma,
     i8xL,
-    i16x16,
     i16xL,
-    i32x8,
     i32xL,
     larger,
     load,
     max_lanes,
     mul,
     nearest,
+    products,
     read_f32,
     read_i32,
     splat,
@@ -49,6 +46,7 @@ from engine.kernels.simd import (
     store,
     sub,
     sum_lanes,
+    total,
     write_f32,
     zeros,
 )
@@ -88,13 +86,11 @@ def q8_h(row, n):
 
 
 @inline
-def dot_group(sums, w_low, w_high, x, scale):
-    """sums + scale * (32 weights, two i16x16, times the 32 q16 values at x), spread over eight
-    lanes.
+def dot_group(sums, w, x, scale):
+    """sums + scale * (32 weights w, a WIDE tile, times the 32 q16 values at x); sums, scale:
+    f32xL.
     """
-    count = dot16(zeros(i32x8), w_low, load(i16x16, x))
-    count = dot16(count, w_high, load(i16x16, x + 32))
-    return fma(convert(f32x8, count), scale, sums)
+    return fma(convert(f32xL, total(products(w, x))), scale, sums)
 
 
 @inline
@@ -111,7 +107,7 @@ def _quantise(x, n, row, first, last, kind, most):
             peak = larger(absolute(load(f32xL, x + 4 * k)), peak)
         d = max_lanes(peak) / most
         inverse = 1.0 / d if d > 0.0 else 0.0
-        total = 0
+        sum_32 = 0
         for half in range(2):
             count = zeros(i32xL)
             for k in range(i + 16 * half, i + 16 * half + 16, L):
@@ -119,10 +115,10 @@ def _quantise(x, n, row, first, last, kind, most):
                 store(row + q_bytes * k, convert(kind, q))
                 count = add(count, q)
             part = sum_lanes(count)
-            total += part
+            sum_32 += part
             write_f32(h_at + i // 16 * 4 + 4 * half, d * part)
         write_f32(d_at + i // 32 * 4, d)
-        write_f32(s_at + i // 32 * 4, d * total)
+        write_f32(s_at + i // 32 * 4, d * sum_32)
 
 
 @inline

@@ -22,6 +22,9 @@ from numba import types  # isort: skip
 # tiles, in 8 bits.
 FEW = 3
 
+# Bytes ahead of the weights being multiplied at which they are prefetched.
+AHEAD = 2048
+
 # One step of the plan. Addresses are int64; 0 = none. Which fields a kernel reads is said in its
 # docstring.
 OP = np.dtype(

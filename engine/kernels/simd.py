@@ -66,6 +66,21 @@ class Kind(types.Type):
         super().__init__(name=f"kind({of.name})")
 
 
+class Lanes:
+    """A choice of lanes, for `shuffle`: a module-level constant."""
+
+    def __init__(self, *lanes: int) -> None:
+        self.lanes = lanes
+
+
+class LanesKind(types.Type):
+    """The type of a global that holds Lanes."""
+
+    def __init__(self, lanes: tuple[int, ...]) -> None:
+        self.lanes = lanes
+        super().__init__(name=f"lanes{lanes}")
+
+
 @register_model(Vec)
 @register_model(Tile)
 class _ValueModel(models.PrimitiveModel):
@@ -74,6 +89,7 @@ class _ValueModel(models.PrimitiveModel):
 
 
 register_model(Kind)(models.OpaqueModel)
+register_model(LanesKind)(models.OpaqueModel)
 
 
 @typeof_impl.register(Vec)
@@ -82,16 +98,25 @@ def _typeof_kind(value, _context):
     return Kind(value)
 
 
+@typeof_impl.register(Lanes)
+def _typeof_lanes(value, _context):
+    return LanesKind(value.lanes)
+
+
 @lower_constant(Kind)
+@lower_constant(LanesKind)
 def _constant_kind(context, _builder, _type, _value):
     return context.get_dummy_value()
 
 
-u8x8, u8x16, u8x32 = Vec("u8", 8), Vec("u8", 16), Vec("u8", 32)
+u8x16, u8x32, u32x4 = Vec("u8", 16), Vec("u8", 32), Vec("u32", 4)
 i8x16, i8x32 = Vec("i8", 16), Vec("i8", 32)
-i16x16, u16x16 = Vec("i16", 16), Vec("u16", 16)
 i32x8, f32x8 = Vec("i32", 8), Vec("f32", 8)
 i8xL, i16xL, i32xL, f32xL = Vec("i8", L), Vec("i16", L), Vec("i32", L), Vec("f32", L)
+# 32 weights in 16 bits, and the sums of their products with 32 inputs: neighbours added, so 16
+# places.
+WIDE, WIDE_SIGNED = Tile(Vec("u16", 2 * L), 16 // L), Tile(Vec("i16", 2 * L), 16 // L)
+COUNTS, SUMS = Tile(i32xL, 16 // L), Tile(f32xL, 16 // L)
 u8x4L, i8x4L, i16x2L = Vec("u8", 4 * L), Vec("i8", 4 * L), Vec("i16", 2 * L)
 
 
@@ -146,6 +171,28 @@ def _concat(builder, a, b):
     return _shuffle(builder, a, b, range(2 * a.type.count))
 
 
+def _tile(builder, kind, vectors):
+    tile = ir.Constant(kind.ir, ir.Undefined)
+    for i, v in enumerate(vectors):
+        tile = builder.insert_value(tile, v, i)
+    return tile
+
+
+def _vectors(builder, kind, value):
+    """The vectors of a tile, or of a lone vector."""
+    if isinstance(kind, Vec):
+        return [value]
+    return [builder.extract_value(value, i) for i in range(kind.n)]
+
+
+def _each(builder, kind, function, *values):
+    """function(builder, ...) of vectors, or of the vectors of tiles one after the other."""
+    if isinstance(kind, Vec):
+        return function(builder, *values)
+    columns = zip(*(_vectors(builder, kind, v) for v in values), strict=True)
+    return _tile(builder, kind, [function(builder, *column) for column in columns])
+
+
 def _dot_u8_i8(builder, acc, w, x):
     """acc[i] += sum over j < 4 of w[4i + j] * x[4i + j]; acc: i32, w: u8 (at most 128 in value),
     x: i8 (not -128).
@@ -170,20 +217,23 @@ def _dot_plain(builder, acc, extend, w, x):
     return acc
 
 
-def _dot_i16(builder, acc, w, x):
-    n = acc.type.count
-    if PROFILE.dot == "vnni" and n in (4, 8):
-        return _call(builder, f"llvm.x86.avx512.vpdpwssd.{32 * n}", acc.type, [acc, w, x])
-    if PROFILE.dot == "maddubs":
-        if n > (8 if L >= 8 else 4):
-            return _in_halves(builder, _dot_i16, acc, w, x)
-        name = "llvm.x86.avx2.pmadd.wd" if n == 8 else "llvm.x86.sse2.pmadd.wd"
-        return builder.add(acc, _call(builder, name, acc.type, [w, x]))
+def _products_i16(builder, w, x):
+    """Products of i16, neighbours added, in i32."""
+    n = w.type.count // 2
+    i32s = ir.VectorType(_I32, n)
+    if PROFILE.machine == "x86_64":
+        if n > L:
+            return _in_halves(builder, _products_i16, w, x)
+        name = {
+            4: "llvm.x86.sse2.pmadd.wd",
+            8: "llvm.x86.avx2.pmadd.wd",
+            16: "llvm.x86.avx512.pmaddw.d.512",
+        }[n]
+        return _call(builder, name, i32s, [w, x])
     wide = ir.VectorType(_I32, 2 * n)
     product = builder.mul(builder.sext(w, wide), builder.sext(x, wide))
-    for j in range(2):
-        acc = builder.add(acc, _shuffle(builder, product, product, range(j, 2 * n, 2)))
-    return acc
+    even = _shuffle(builder, product, product, range(0, 2 * n, 2))
+    return builder.add(even, _shuffle(builder, product, product, range(1, 2 * n, 2)))
 
 
 def _in_halves(builder, op, *args):
@@ -348,13 +398,39 @@ def load_bf16(typingctx, kind, address):
 
 @intrinsic
 def load_wide(typingctx, kind, address):
-    """Bytes at address, widened to the i16 (sign kept) or u16 (zeros above) vector type `kind`."""
+    """Bytes at address, widened to i16 (sign kept) or u16 (zeros above): a vector, or a tile of
+    neighbours.
+    """
+    vec = kind.of if isinstance(kind.of, Vec) else kind.of.vec
 
     def codegen(_context, builder, _sig, args):
-        narrow = _load(builder, args[1], ir.VectorType(ir.IntType(8), kind.of.n))
-        return (builder.zext if kind.of.elem == "u16" else builder.sext)(narrow, kind.of.ir)
+        def read(at):
+            narrow = _load(builder, at, ir.VectorType(ir.IntType(8), vec.n))
+            return (builder.zext if vec.elem == "u16" else builder.sext)(narrow, vec.ir)
+
+        if isinstance(kind.of, Vec):
+            return read(args[1])
+        step = ir.IntType(64)(vec.n)
+        return _tile(
+            builder, kind.of, [read(at) for at in _rows(builder, args[1], step, kind.of.n)]
+        )
 
     return kind.of(kind, types.int64), codegen
+
+
+@intrinsic
+def load_nibbles(typingctx, address):
+    """32 weights of sixteen bytes as a WIDE tile: first the low nibbles, then the high ones."""
+
+    def codegen(_context, builder, _sig, args):
+        u16 = ir.VectorType(ir.IntType(16), 16)
+        packed = builder.zext(_load(builder, args[0], ir.VectorType(ir.IntType(8), 16)), u16)
+        low = builder.and_(packed, ir.Constant(u16, [15] * 16))
+        high = builder.lshr(packed, ir.Constant(u16, [4] * 16))
+        lanes = [list(range(i, i + 2 * L)) for i in range(0, 32, 2 * L)]
+        return _tile(builder, WIDE, [_shuffle(builder, low, high, chosen) for chosen in lanes])
+
+    return WIDE(types.int64), codegen
 
 
 @intrinsic
@@ -414,14 +490,32 @@ def read_f16(typingctx, address):
     """One half at address, as f32."""
 
     def codegen(_context, builder, _sig, args):
-        half = _load(builder, args[0], ir.HalfType())
-        if PROFILE.f16c:
-            return builder.fpext(half, ir.FloatType())
-        one = builder.bitcast(half, ir.VectorType(ir.HalfType(), 1))
-        wide = _widen_f16(builder, one, ir.VectorType(ir.FloatType(), 1))
+        # By way of an integer register, hidden from LLVM by an empty piece of assembler: its own
+        # way on x86 (vpinsrw) merges a lone half into some register that is in use, and a loop
+        # would then wait for whatever sum that register holds.
+        bits = builder.zext(_load(builder, args[0], ir.IntType(16)), _I32)
+        bits = builder.asm(ir.FunctionType(_I32, [_I32]), "", "=r,0", [bits], False)
+        lanes = builder.insert_element(ir.Constant(ir.VectorType(_I32, 4), None), bits, _I32(0))
+        halves = builder.bitcast(lanes, ir.VectorType(ir.HalfType(), 8))
+        wide = _widen_f16(builder, halves, ir.VectorType(ir.FloatType(), 8))
         return builder.extract_element(wide, _I32(0))
 
     return types.float32(types.int64), codegen
+
+
+@intrinsic
+def read_f16_pair(typingctx, address):
+    """Two halves at address, as a pair of f32."""
+
+    def codegen(context, builder, sig, args):
+        bits = _load(builder, args[0], _I32)
+        lanes = builder.insert_element(ir.Constant(ir.VectorType(_I32, 4), None), bits, _I32(0))
+        halves = builder.bitcast(lanes, ir.VectorType(ir.HalfType(), 8))
+        wide = _widen_f16(builder, halves, ir.VectorType(ir.FloatType(), 8))
+        pair = [builder.extract_element(wide, _I32(i)) for i in range(2)]
+        return context.make_tuple(builder, sig.return_type, pair)
+
+    return types.UniTuple(types.float32, 2)(types.int64), codegen
 
 
 @intrinsic
@@ -473,11 +567,17 @@ def zeros(typingctx, kind):
 
 
 def _binary(int_op, float_op):
+    """A verb on two vectors, or on two tiles vector by vector."""
+
     @intrinsic
     def op(typingctx, a, b):
+        elem = a.elem if isinstance(a, Vec) else a.vec.elem
+
+        def one(builder, x, y):
+            return getattr(builder, float_op if elem == "f32" else int_op)(x, y)
+
         def codegen(_context, builder, _sig, args):
-            name = float_op if a.elem == "f32" else int_op
-            return getattr(builder, name)(*args)
+            return _each(builder, a, one, *args)
 
         return a(a, b), codegen
 
@@ -494,14 +594,19 @@ bxor = _binary("xor", "xor")
 
 
 def _constant_operand(int_op):
+    """A verb on an integer vector, or each vector of a tile, and one literal for all lanes."""
+
     @intrinsic
     def op(typingctx, v, constant):
         if not isinstance(constant, types.IntegerLiteral):
             return None
 
+        def one(builder, x):
+            same = ir.Constant(x.type, [constant.literal_value] * x.type.count)
+            return getattr(builder, int_op)(x, same)
+
         def codegen(_context, builder, _sig, args):
-            same = ir.Constant(args[0].type, [constant.literal_value] * v.n)
-            return getattr(builder, int_op)(args[0], same)
+            return _each(builder, v, one, args[0])
 
         return v(v, constant), codegen
 
@@ -608,15 +713,64 @@ def concat(typingctx, a, b):
 
 
 @intrinsic
-def lane_splat(typingctx, v, lane):
-    """Lane number `lane` (a literal) of v in all lanes."""
+def shuffle(typingctx, v, lanes):
+    """The chosen lanes of v (a Lanes constant), in order."""
+
+    def codegen(_context, builder, _sig, args):
+        return _shuffle(builder, args[0], args[0], lanes.lanes)
+
+    return Vec(v.elem, len(lanes.lanes))(v, lanes), codegen
+
+
+@intrinsic
+def merge(typingctx, a, b, lanes):
+    """The chosen lanes of a and b, b's lanes counted on from a's."""
+
+    def codegen(_context, builder, _sig, args):
+        return _shuffle(builder, args[0], args[1], lanes.lanes)
+
+    return Vec(a.elem, len(lanes.lanes))(a, b, lanes), codegen
+
+
+@intrinsic
+def shr_lanes(typingctx, v, lanes):
+    """Each lane of an integer vector shifted right by its own constant."""
+
+    def codegen(_context, builder, _sig, args):
+        return builder.lshr(args[0], ir.Constant(args[0].type, list(lanes.lanes)))
+
+    return v(v, lanes), codegen
+
+
+@intrinsic
+def spread(typingctx, v, lane):
+    """Lane number `lane` (a literal) of an f32 vector in all lanes of an f32xL."""
     if not isinstance(lane, types.IntegerLiteral):
         return None
 
     def codegen(_context, builder, _sig, args):
-        return _shuffle(builder, args[0], args[0], [lane.literal_value] * v.n)
+        return _shuffle(builder, args[0], args[0], [lane.literal_value] * L)
 
-    return v(v, lane), codegen
+    return f32xL(v, lane), codegen
+
+
+@intrinsic
+def spread_pair(typingctx, v, lane):
+    """Lanes `lane` (a literal) and lane + 1 of an f32 vector over sixteen places, half each: a
+    tile of f32xL.
+    """
+    if not isinstance(lane, types.IntegerLiteral):
+        return None
+
+    def codegen(_context, builder, _sig, args):
+        lanes = [lane.literal_value + place // 8 for place in range(16)]
+        return _tile(
+            builder,
+            SUMS,
+            [_shuffle(builder, args[0], args[0], lanes[i : i + L]) for i in range(0, 16, L)],
+        )
+
+    return SUMS(v, lane), codegen
 
 
 @intrinsic
@@ -720,15 +874,56 @@ def dot(typingctx, acc, w, x):
 
 
 @intrinsic
-def dot16(typingctx, acc, w, x):
-    """acc + products of neighbouring i16, two to a lane; acc: i32xN, w, x: i16x2N. Exact while
-    sums stay below 2^31.
+def products(typingctx, w, x):
+    """COUNTS of a WIDE tile's 32 weights and the 32 i16 at address x, neighbouring products added.
+
+    Exact while sums stay below 2^31.
     """
 
     def codegen(_context, builder, _sig, args):
-        return _dot_i16(builder, *args)
+        x_ir = ir.VectorType(ir.IntType(16), 2 * L)
+        counts = []
+        for v, at in zip(
+            _vectors(builder, w, args[0]),
+            _rows(builder, args[1], ir.IntType(64)(4 * L), w.n),
+            strict=True,
+        ):
+            counts.append(_products_i16(builder, v, _load(builder, at, x_ir)))
+        return _tile(builder, COUNTS, counts)
 
-    return acc(acc, w, x), codegen
+    return COUNTS(w, types.int64), codegen
+
+
+@intrinsic
+def total(typingctx, tile):
+    """The sum of a tile's vectors."""
+
+    def codegen(_context, builder, _sig, args):
+        first, *rest = _vectors(builder, tile, args[0])
+        for v in rest:
+            first = builder.fadd(first, v) if tile.vec.elem == "f32" else builder.add(first, v)
+        return first
+
+    return tile.vec(tile), codegen
+
+
+@intrinsic
+def fma_counts(typingctx, counts, scales, sums):
+    """f32(counts) * scales + sums, vector by vector."""
+
+    def one(builder, c, scale, old):
+        return _fma(builder, f32xL, builder.sitofp(c, f32xL.ir), scale, old)
+
+    def codegen(_context, builder, _sig, args):
+        columns = zip(
+            _vectors(builder, counts, args[0]),
+            _vectors(builder, scales, args[1]),
+            _vectors(builder, sums, args[2]),
+            strict=True,
+        )
+        return _tile(builder, sums, [one(builder, *column) for column in columns])
+
+    return sums(counts, scales, sums), codegen
 
 
 @intrinsic
@@ -780,30 +975,12 @@ def select_equal(typingctx, a, b, yes, no):
 #   scalar[1]  acc2   acc3
 
 
-def _tile(builder, kind, vectors):
-    tile = ir.Constant(kind.ir, ir.Undefined)
-    for i, v in enumerate(vectors):
-        tile = builder.insert_value(tile, v, i)
-    return tile
-
-
-def _vectors(builder, kind, value):
-    """The vectors of a tile, or of a lone vector."""
-    if isinstance(kind, Vec):
-        return [value]
-    return [builder.extract_value(value, i) for i in range(kind.n)]
-
-
 def _rows(builder, address, stride, n):
     """Addresses of n rows, `stride` bytes apart."""
     addresses = [address]
     for _ in range(n - 1):
         addresses.append(builder.add(addresses[-1], stride))
     return addresses
-
-
-def _map_tile(builder, kind, function):
-    return _tile(builder, kind, [function(i) for i in range(kind.n)])
 
 
 def _places(builder, address, stride, tile, element_bytes=None):
@@ -919,13 +1096,11 @@ def widen_part(typingctx, total, part):
     """total + part, the part's i16 pairs summed; an i32 part is simply added."""
 
     def codegen(_context, builder, _sig, args):
-        totals, parts = _vectors(builder, total, args[0]), _vectors(builder, part, args[1])
-
-        def one(i):
-            p = _sum_pairs(builder, parts[i]) if part.vec.elem == "i16" else parts[i]
-            return builder.add(totals[i], p)
-
-        return _map_tile(builder, total, one)
+        parts = _vectors(builder, part, args[1])
+        if part.vec.elem == "i16":
+            parts = [_sum_pairs(builder, p) for p in parts]
+        totals = _vectors(builder, total, args[0])
+        return _tile(builder, total, [builder.add(*p) for p in zip(totals, parts, strict=True)])
 
     return total(total, part), codegen
 
@@ -952,18 +1127,6 @@ def outer_scale(typingctx, acc, counts, v, address, stride):
         return _tile(builder, acc, new)
 
     return acc(acc, counts, v, types.int64, types.int64), codegen
-
-
-@intrinsic
-def add_tiles(typingctx, a, b):
-    """a + b, vector by vector."""
-
-    def codegen(_context, builder, _sig, args):
-        xs, ys = _vectors(builder, a, args[0]), _vectors(builder, b, args[1])
-        op = builder.fadd if a.vec.elem == "f32" else builder.add
-        return _tile(builder, a, [op(x, y) for x, y in zip(xs, ys, strict=True)])
-
-    return a(a, b), codegen
 
 
 @intrinsic

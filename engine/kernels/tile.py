@@ -24,7 +24,7 @@ from engine.kernels.op import part
 from engine.kernels.simd import (
     L,
     Tile,
-    add_tiles,
+    add,
     f32xL,
     flip,
     i8x4L,
@@ -76,7 +76,7 @@ def offset_at(tile, kn, group):
 @inline
 def _finish(sums, out, out_stride, accumulate):
     if accumulate != 0:
-        sums = add_tiles(sums, load_tile(_SUMS, out, out_stride))
+        sums = add(sums, load_tile(_SUMS, out, out_stride))
     store_tile(out, out_stride, sums)
 
 

@@ -12,14 +12,15 @@ import numpy as np
 
 from engine.jit import inline
 from engine.kernels.activation import dot_group, q8_d, q8_s
-from engine.kernels.op import part
+from engine.kernels.op import AHEAD, part
 from engine.kernels.simd import (
     L,
+    add,
     concat,
-    f32x8,
+    f32xL,
     interleave,
     load,
-    load_wide,
+    load_nibbles,
     mask,
     prefetch,
     read_f16,
@@ -30,7 +31,6 @@ from engine.kernels.simd import (
     store,
     sum_lanes,
     u8x16,
-    u16x16,
     write_f32,
     zeros,
 )
@@ -39,6 +39,7 @@ from engine.quants.base import Blocks, Floats, QuantType
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
+ZERO, EIGHT = np.float32(0), np.float32(8)
 
 
 def dequantize(blocks: Blocks) -> Floats:
@@ -54,22 +55,32 @@ def nibbles(block):
     return concat(mask(packed, 15), shr(packed, 4))
 
 
+@inline
+def _add_block(sums, offsets, block, x, d_x, s_x):
+    d = read_f16(block)
+    sums = dot_group(sums, load_nibbles(block + 2), x, splat(f32xL, d * read_f32(d_x)))
+    return sums, offsets + d * read_f32(s_x)
+
+
 @part(6)
 def dot_q4_0(w, row_bytes, n_rows, n_in, x, out):
+    n = n_in // 32
     d_x, s_x = q8_d(x + n_in, n_in), q8_s(x + n_in, n_in)
     for r in range(n_rows):
         block = w + r * row_bytes
-        sums = zeros(f32x8)
-        offsets = 0.0
-        for b in range(n_in // 32):
-            prefetch(block + 1024)
-            d = read_f16(block)
-            scale = splat(f32x8, d * read_f32(d_x + 4 * b))
-            packed = load_wide(u16x16, block + 2)
-            sums = dot_group(sums, mask(packed, 15), shr(packed, 4), x + 64 * b, scale)
-            offsets += d * read_f32(s_x + 4 * b)
+        even, odd = zeros(f32xL), zeros(f32xL)  # two sums: one would wait for itself
+        offset, offset_odd = ZERO, ZERO
+        for b in range(0, n - 1, 2):
+            prefetch(block + AHEAD)
+            x_b, at = x + 64 * b, 4 * b
+            even, offset = _add_block(even, offset, block, x_b, d_x + at, s_x + at)
+            block, x_b, at = block + BYTES, x_b + 64, at + 4
+            odd, offset_odd = _add_block(odd, offset_odd, block, x_b, d_x + at, s_x + at)
             block += BYTES
-        write_f32(out + 4 * r, sum_lanes(sums) - 8.0 * offsets)
+        if n % 2:
+            x_b, at = x + 64 * (n - 1), 4 * (n - 1)
+            even, offset = _add_block(even, offset, block, x_b, d_x + at, s_x + at)
+        write_f32(out + 4 * r, sum_lanes(add(even, odd)) - EIGHT * (offset + offset_odd))
 
 
 @part(6)

@@ -19,31 +19,40 @@ import numpy as np
 
 from engine.jit import inline
 from engine.kernels.activation import dot_group, q8_d, q8_s
-from engine.kernels.op import part
+from engine.kernels.op import AHEAD, part
 from engine.kernels.simd import (
+    WIDE,
     L,
+    Lanes,
+    add,
+    bor,
     convert,
     f32x8,
+    f32xL,
     fma,
     i32x8,
     interleave,
-    lane_splat,
     load,
     load_wide,
+    lower,
     mask,
+    merge,
     mul,
     prefetch,
-    read_f16,
-    read_u32,
+    read_f16_pair,
     reinterpret,
     shr,
+    shr_lanes,
+    shuffle,
     splat,
+    spread,
     stack,
     store,
     sum_lanes,
-    u8x8,
+    u8x16,
     u8x32,
-    u16x16,
+    u32x4,
+    upper,
     write_f32,
     zeros,
 )
@@ -72,21 +81,25 @@ def dequantize(blocks: Blocks) -> Floats:
     return values.reshape(-1, 256)
 
 
+# Of the four 32-bit words of a block's head (d and dmin, then bytes 0-3, 4-7 and 8-11 of the
+# scales):
+_AB, _C = Lanes(1, 2), Lanes(3, 3)
+_NIBBLE_OF = Lanes(0, 4)  # what c is shifted right by, for s4..s7 and for m4..m7
+_S_THEN_M = Lanes(0, 2, 1, 3)
+
+
 @inline
 def group_scales(block):
     """(scale, minimum) of the eight groups: two f32x8."""
-    a, b, c = (
-        np.uint64(read_u32(block + 4)),
-        np.uint64(read_u32(block + 8)),
-        np.uint64(read_u32(block + 12)),
-    )
-    low, nibble, high = np.uint64(0x3F3F3F3F), np.uint64(0x0F0F0F0F), np.uint64(0x03030303)
-    s_high = (c & nibble) | ((a >> np.uint64(6) & high) << np.uint64(4))
-    m_high = (c >> np.uint64(4) & nibble) | ((b >> np.uint64(6) & high) << np.uint64(4))
-    s = reinterpret(u8x8, (a & low) | (s_high << np.uint64(32)))
-    m = reinterpret(u8x8, (b & low) | (m_high << np.uint64(32)))
-    scale = mul(convert(f32x8, convert(i32x8, s)), splat(f32x8, read_f16(block)))
-    minimum = mul(convert(f32x8, convert(i32x8, m)), splat(f32x8, read_f16(block + 2)))
+    head = load(u32x4, block)
+    ab, c = shuffle(head, _AB), shuffle(head, _C)
+    nibbles = mask(shr_lanes(c, _NIBBLE_OF), 0x0F0F0F0F)
+    high = bor(nibbles, mask(shr(ab, 2), 0x30303030))  # s4..s7, m4..m7
+    low = mask(ab, 0x3F3F3F3F)  # s0..s3, m0..m3
+    six_bits = reinterpret(u8x16, merge(low, high, _S_THEN_M))
+    d, dmin = read_f16_pair(block)
+    scale = mul(convert(f32x8, convert(i32x8, lower(six_bits))), splat(f32x8, d))
+    minimum = mul(convert(f32x8, convert(i32x8, upper(six_bits))), splat(f32x8, dmin))
     return scale, minimum
 
 
@@ -95,28 +108,29 @@ def dot_q4_k(w, row_bytes, n_rows, n_in, x, out):
     d_x, s_x = q8_d(x + n_in, n_in), q8_s(x + n_in, n_in)
     for r in range(n_rows):
         block = w + r * row_bytes
-        sums, minima = zeros(f32x8), zeros(f32x8)
+        even, odd = zeros(f32xL), zeros(f32xL)  # two sums: one would wait for itself
+        minima = zeros(f32x8)
         for b in range(n_in // 256):
-            prefetch(block + 1024)
-            prefetch(block + 1088)
+            prefetch(block + AHEAD)
+            prefetch(block + AHEAD + 64)
             scale, minimum = group_scales(block)
             minima = fma(minimum, load(f32x8, s_x + 32 * b), minima)
             scale = mul(scale, load(f32x8, d_x + 32 * b))
-            xb = x + 512 * b
-            low, high = load_wide(u16x16, block + 16), load_wide(u16x16, block + 32)
-            sums = dot_group(sums, mask(low, 15), mask(high, 15), xb + 0, lane_splat(scale, 0))
-            sums = dot_group(sums, shr(low, 4), shr(high, 4), xb + 64, lane_splat(scale, 1))
-            low, high = load_wide(u16x16, block + 48), load_wide(u16x16, block + 64)
-            sums = dot_group(sums, mask(low, 15), mask(high, 15), xb + 128, lane_splat(scale, 2))
-            sums = dot_group(sums, shr(low, 4), shr(high, 4), xb + 192, lane_splat(scale, 3))
-            low, high = load_wide(u16x16, block + 80), load_wide(u16x16, block + 96)
-            sums = dot_group(sums, mask(low, 15), mask(high, 15), xb + 256, lane_splat(scale, 4))
-            sums = dot_group(sums, shr(low, 4), shr(high, 4), xb + 320, lane_splat(scale, 5))
-            low, high = load_wide(u16x16, block + 112), load_wide(u16x16, block + 128)
-            sums = dot_group(sums, mask(low, 15), mask(high, 15), xb + 384, lane_splat(scale, 6))
-            sums = dot_group(sums, shr(low, 4), shr(high, 4), xb + 448, lane_splat(scale, 7))
+            x_b = x + 512 * b
+            q = load_wide(WIDE, block + 16)
+            even = dot_group(even, mask(q, 15), x_b, spread(scale, 0))
+            odd = dot_group(odd, shr(q, 4), x_b + 64, spread(scale, 1))
+            q = load_wide(WIDE, block + 48)
+            even = dot_group(even, mask(q, 15), x_b + 128, spread(scale, 2))
+            odd = dot_group(odd, shr(q, 4), x_b + 192, spread(scale, 3))
+            q = load_wide(WIDE, block + 80)
+            even = dot_group(even, mask(q, 15), x_b + 256, spread(scale, 4))
+            odd = dot_group(odd, shr(q, 4), x_b + 320, spread(scale, 5))
+            q = load_wide(WIDE, block + 112)
+            even = dot_group(even, mask(q, 15), x_b + 384, spread(scale, 6))
+            odd = dot_group(odd, shr(q, 4), x_b + 448, spread(scale, 7))
             block += BYTES
-        write_f32(out + 4 * r, sum_lanes(sums) - sum_lanes(minima))
+        write_f32(out + 4 * r, sum_lanes(add(even, odd)) - sum_lanes(minima))
 
 
 @part(6)

@@ -22,36 +22,39 @@ import numpy as np
 
 from engine.jit import inline
 from engine.kernels.activation import q8_d, q8_h
-from engine.kernels.op import part
+from engine.kernels.op import AHEAD, part
 from engine.kernels.simd import (
+    SUMS,
+    WIDE,
     L,
+    Lanes,
+    add,
     bor,
     convert,
-    dot16,
     f32x8,
     fma,
+    fma_counts,
     i8x16,
-    i16x16,
     i32x8,
     interleave,
-    lane_splat,
     load,
     load_wide,
     lower,
     mask,
     mul,
     prefetch,
+    products,
     read_f16,
     shl,
     shr,
+    shuffle,
     splat,
+    spread_pair,
     stack,
     store,
     sum_lanes,
-    twice_lower,
-    twice_upper,
+    total,
     u8x32,
-    u16x16,
     upper,
     write_f32,
     zeros,
@@ -61,6 +64,9 @@ from engine.quants.base import Blocks, Floats, QuantType
 
 BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
 BYTES = BLOCK.itemsize
+THIRTY_TWO = np.float32(32)
+
+_TWICE_LOW, _TWICE_HIGH = Lanes(0, 0, 1, 1, 2, 2, 3, 3), Lanes(4, 4, 5, 5, 6, 6, 7, 7)
 
 
 def dequantize(blocks: Blocks) -> Floats:
@@ -96,27 +102,22 @@ def six_bits(block, half):
 
 
 @inline
-def _add_group(sums, w, x, scale):
-    """sums + scale * (16 weights, i16x16, times the 16 q16 values at x)."""
-    return fma(convert(f32x8, dot16(zeros(i32x8), w, load(i16x16, x))), scale, sums)
-
-
-@inline
-def _dot_half(sums, low, high, x, scale):
+def _dot_half(even, odd, low, high, x, scale):
     """Add 128 weights, low bits at `low`, high bits at `high`; scale: f32x8 of their groups of
     16.
     """
-    a, b, h = load_wide(u16x16, low), load_wide(u16x16, low + 32), load_wide(u16x16, high)
-    sums = _add_group(sums, bor(mask(a, 15), shl(mask(h, 3), 4)), x, lane_splat(scale, 0))
-    sums = _add_group(sums, bor(mask(b, 15), shl(mask(h, 12), 2)), x + 64, lane_splat(scale, 2))
-    sums = _add_group(sums, bor(shr(a, 4), mask(h, 48)), x + 128, lane_splat(scale, 4))
-    sums = _add_group(sums, bor(shr(b, 4), shr(mask(h, 192), 2)), x + 192, lane_splat(scale, 6))
-    low, high, x = low + 16, high + 16, x + 32
-    a, b, h = load_wide(u16x16, low), load_wide(u16x16, low + 32), load_wide(u16x16, high)
-    sums = _add_group(sums, bor(mask(a, 15), shl(mask(h, 3), 4)), x, lane_splat(scale, 1))
-    sums = _add_group(sums, bor(mask(b, 15), shl(mask(h, 12), 2)), x + 64, lane_splat(scale, 3))
-    sums = _add_group(sums, bor(shr(a, 4), mask(h, 48)), x + 128, lane_splat(scale, 5))
-    return _add_group(sums, bor(shr(b, 4), shr(mask(h, 192), 2)), x + 192, lane_splat(scale, 7))
+    a, b, h = load_wide(WIDE, low), load_wide(WIDE, low + 32), load_wide(WIDE, high)
+    even = fma_counts(
+        products(bor(mask(a, 15), shl(mask(h, 3), 4)), x), spread_pair(scale, 0), even
+    )
+    odd = fma_counts(
+        products(bor(mask(b, 15), shl(mask(h, 12), 2)), x + 64), spread_pair(scale, 2), odd
+    )
+    even = fma_counts(products(bor(shr(a, 4), mask(h, 48)), x + 128), spread_pair(scale, 4), even)
+    odd = fma_counts(
+        products(bor(shr(b, 4), shr(mask(h, 192), 2)), x + 192), spread_pair(scale, 6), odd
+    )
+    return even, odd
 
 
 @part(6)
@@ -124,20 +125,22 @@ def dot_q6_k(w, row_bytes, n_rows, n_in, x, out):
     d_x, h_x = q8_d(x + n_in, n_in), q8_h(x + n_in, n_in)
     for r in range(n_rows):
         block = w + r * row_bytes
-        sums, offsets = zeros(f32x8), zeros(f32x8)
+        even, odd = zeros(SUMS), zeros(SUMS)  # two sums: one would wait for itself
+        offsets = zeros(f32x8)
         for b in range(n_in // 256):
-            prefetch(block + 1024)
-            prefetch(block + 1088)
-            prefetch(block + 1152)
+            prefetch(block + AHEAD)
+            prefetch(block + AHEAD + 64)
+            prefetch(block + AHEAD + 128)
             first, second = group_scales(block)
             offsets = fma(first, load(f32x8, h_x + 64 * b), offsets)
             offsets = fma(second, load(f32x8, h_x + 64 * b + 32), offsets)
-            d = load(f32x8, d_x + 32 * b)
-            first, second = mul(first, twice_lower(d)), mul(second, twice_upper(d))
-            sums = _dot_half(sums, block, block + 128, x + 512 * b, first)
-            sums = _dot_half(sums, block + 64, block + 160, x + 512 * b + 256, second)
+            d, x_b = load(f32x8, d_x + 32 * b), x + 512 * b
+            first, second = mul(first, shuffle(d, _TWICE_LOW)), mul(second, shuffle(d, _TWICE_HIGH))
+            even, odd = _dot_half(even, odd, block, block + 128, x_b, first)
+            even, odd = _dot_half(even, odd, block + 64, block + 160, x_b + 256, second)
             block += BYTES
-        write_f32(out + 4 * r, sum_lanes(sums) - 32.0 * sum_lanes(offsets))
+        sums = sum_lanes(total(add(even, odd)))
+        write_f32(out + 4 * r, sums - THIRTY_TWO * sum_lanes(offsets))
 
 
 @part(6)

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from engine.jit import inline
 from engine.kernels.activation import dot_group, q8_d
-from engine.kernels.op import part
+from engine.kernels.op import AHEAD, part
 from engine.kernels.simd import (
+    WIDE_SIGNED,
     L,
-    f32x8,
+    add,
+    f32xL,
     flip,
-    i16x16,
     interleave,
     load,
     load_wide,
@@ -42,19 +44,27 @@ def dequantize(blocks: Blocks) -> Floats:
     return blocks["d"].astype(np.float32)[:, None] * blocks["qs"].astype(np.float32)
 
 
+@inline
+def _add_block(sums, block, x, d_x):
+    scale = splat(f32xL, read_f16(block) * read_f32(d_x))
+    return dot_group(sums, load_wide(WIDE_SIGNED, block + 2), x, scale)
+
+
 @part(6)
 def dot_q8_0(w, row_bytes, n_rows, n_in, x, out):
+    n = n_in // 32
     d_x = q8_d(x + n_in, n_in)
     for r in range(n_rows):
         block = w + r * row_bytes
-        sums = zeros(f32x8)
-        for b in range(n_in // 32):
-            prefetch(block + 1024)
-            scale = splat(f32x8, read_f16(block) * read_f32(d_x + 4 * b))
-            low, high = load_wide(i16x16, block + 2), load_wide(i16x16, block + 18)
-            sums = dot_group(sums, low, high, x + 64 * b, scale)
-            block += BYTES
-        write_f32(out + 4 * r, sum_lanes(sums))
+        even, odd = zeros(f32xL), zeros(f32xL)  # two sums: one would wait for itself
+        for b in range(0, n - 1, 2):
+            prefetch(block + AHEAD)
+            even = _add_block(even, block, x + 64 * b, d_x + 4 * b)
+            odd = _add_block(odd, block + BYTES, x + 64 * b + 64, d_x + 4 * b + 4)
+            block += 2 * BYTES
+        if n % 2:
+            even = _add_block(even, block, x + 64 * (n - 1), d_x + 4 * (n - 1))
+        write_f32(out + 4 * r, sum_lanes(add(even, odd)))
 
 
 @part(6)
