@@ -14,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.kernels import attention as attention_kernel
-from engine.kernels.activation import q8_row_bytes, q16_row_bytes, quantise_rows, rms_norm, silu_mul
+from engine.kernels.activation import (
+    fine8_row_bytes,
+    q8_row_bytes,
+    q16_row_bytes,
+    quantise_rows,
+    rms_norm,
+    silu_mul,
+)
 from engine.kernels.kv_page import layer_bytes
 from engine.kernels.matmul import embed, matmul
 from engine.kernels.op import FEW
@@ -23,6 +30,7 @@ from engine.kernels.team import Team
 from engine.kernels.tile import tile_bytes
 from engine.model_config import ModelConfig
 from engine.plan import Batch, Plan, Workspace
+from engine.quants.base import FewInput
 from engine.weights import LayerWeights, Matrix, Vector, Weights
 
 _ROW_GROUP = 8  # kernels may touch rows up to the next multiple of this
@@ -117,9 +125,9 @@ class Model:
         self.attended = self._floats(n_q)
         self.gate, self.up = self._floats(c.n_ff), self._floats(c.n_ff)
         widest = max(c.n_embd, n_q, c.n_ff)
-        self.quantised = self.workspace.reserve(
-            max(2 * self._buffer_rows * q8_row_bytes(widest), FEW * q16_row_bytes(widest))
-        )
+        self.q8 = self.workspace.reserve(2 * self._buffer_rows * q8_row_bytes(widest))
+        self.q16 = self.workspace.reserve(FEW * q16_row_bytes(widest))
+        self.fine8 = self.workspace.reserve(FEW * fine8_row_bytes(widest))
         self.angles = self._floats(c.n_rot)
         n_logits = (self.n_vocab + 15) // 16 * 16
         logits = self._floats(n_logits)
@@ -171,9 +179,9 @@ class Model:
             out=self.attended,
             scale=1 / math.sqrt(c.head_dim),
         )
-        n_in = w.attn_output.n_in
         if w.attn_output.quant.group:
-            self.plan.emit(quantise_rows, x=self.attended, quantised=self.quantised, n_in=n_in)
+            forms = self._integer_forms(w.attn_output)
+            self.plan.emit(quantise_rows, **forms, x=self.attended, n_in=w.attn_output.n_in)
         self._matmul(w.attn_output, self.x, x=self.attended, bias=w.attn_output_bias, accumulate=1)
 
     def _feed_forward_block(self, w: LayerWeights) -> None:
@@ -181,8 +189,8 @@ class Model:
         self._norm(w.ffn_norm, (w.ffn_gate, w.ffn_up))
         self._matmul(w.ffn_gate, self.gate, meet=False)
         self._matmul(w.ffn_up, self.up)
-        quantised = self.quantised if w.ffn_down.quant.group else 0
-        self.plan.emit(silu_mul, x=self.gate, y=self.up, quantised=quantised, n_in=c.n_ff)
+        forms = self._integer_forms(w.ffn_down)
+        self.plan.emit(silu_mul, **forms, x=self.gate, y=self.up, n_in=c.n_ff)
         self._matmul(w.ffn_down, self.x, x=self.gate, accumulate=1)
 
     def _norm(
@@ -190,14 +198,13 @@ class Model:
     ) -> None:
         """RMS norm of the residual stream, in the forms that the matrices which read it want."""
         as_floats = any(m.quant.group == 0 for m in readers)
-        as_integers = any(m.quant.group != 0 for m in readers)
         self.plan.emit(
             rms_norm,
             **self._scratch,
+            **self._integer_forms(*readers),
             x=self.x,
             weight=weight.ctypes.data,
             out=self.normed if as_floats else 0,
-            quantised=self.quantised if as_integers else 0,
             n_in=self.config.n_embd,
             eps=self.config.rms_eps,
             rows_out=rows_out,
@@ -219,17 +226,35 @@ class Model:
         """matrix times the quantised rows, or times the float rows x (the normed residual stream
         if 0) where the type wants them.
         """
+        floats = x or self.normed
+        n_in = matrix.n_in
+        x_few, x_few_bytes = {
+            FewInput.FLOATS: (floats, 4 * n_in),
+            FewInput.Q16: (self.q16, q16_row_bytes(n_in)),
+            FewInput.FINE8: (self.fine8, fine8_row_bytes(n_in)),
+        }[matrix.quant.few_input]
         self.plan.emit(
             matmul,
             meet=meet,
             **self._matrix(matrix),
-            x=self.quantised if matrix.quant.group else x or self.normed,
+            x=self.q8 if matrix.quant.group else floats,
+            x_few=x_few,
+            x_few_bytes=x_few_bytes,
             out=out,
             bias=0 if bias is None else bias.ctypes.data,
             accumulate=accumulate,
             rows_out=rows_out,
             planes=planes,
         )
+
+    def _integer_forms(self, *readers: Matrix) -> dict[str, Any]:
+        """Where an op is to write its result as integers, for the matrices that read it."""
+        few = {m.quant.few_input for m in readers}
+        return {
+            "q8": self.q8 if any(m.quant.group for m in readers) else 0,
+            "q16": self.q16 if FewInput.Q16 in few else 0,
+            "fine8": self.fine8 if FewInput.FINE8 in few else 0,
+        }
 
     def _matrix(self, matrix: Matrix) -> dict[str, Any]:
         """The fields that describe a matrix to an op."""

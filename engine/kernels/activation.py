@@ -1,37 +1,54 @@
 """Input rows of a matrix product as integers, and the kernels that make them.
 
-Few rows (decoding) are rounded to 16 bits: memory is what limits them, and precision costs nothing.
-Many rows (prefill) are rounded to 8 bits. A row of n values (n a multiple of 32) is one run of
-memory; d, s and h spare the kernels work:
+A row of n values (n a multiple of 32) is one run of memory. Its parts spare the products work: s
+and h are what an offset in the weights is multiplied with.
 
-    q  i16[n] or i8[n]   values / d, rounded
-    d  f32[n / 32]       scale of each 32: the largest is 32767 or 127
-    s  f32[n / 32]       d * sum of q over each 32: what an offset in the weights is multiplied with
-    h  f32[n / 16]       the same over each 16
+    q8     many rows (prefill), where arithmetic is the limit
+        q  i8[n]         values / d, rounded
+        d  f32[n / 32]   scale of each 32, the largest of which becomes 127
+        s  f32[n / 32]   d * sum of q over each 32
+        h  f32[n / 16]   the same over each 16
 
-All weight types share these formats, so ops that read the same input share its quantised form.
+    q16    few rows (decode), where memory is the limit and precision nearly free
+        q  i16[n]        then d, s, h as above; the largest becomes 32767
 
-Where 8 bits are not enough, a second q8 row ("plane") holds what the first one lost: together they
-are worth 16 bits, at twice the arithmetic.
+    fine8  few rows for weights that must be unpacked fast (256 to a block): 8 bits, but a scale for
+           each 4, which loses a tenth of what a scale for each 32 does
+        q  i8[n]
+        d  f32[n / 4]
+        s  f32[n / 32]
+        h  f32[n / 16]
+
+Weight types share these forms, so ops that read the same input share its quantised form.
+
+Where 8 bits are not enough for many rows, a second q8 row ("plane") holds what the first one lost:
+together they are worth 16 bits, at twice the arithmetic.
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from engine.jit import inline
 from engine.kernels.op import FEW, fields, kernel, n_rows, take
 from engine.kernels.simd import (
     L,
+    Lanes,
     absolute,
     add,
     convert,
     div,
+    dot,
     exp,
+    f32x8,
     f32xL,
     fma,
+    i8x32,
     i8xL,
     i16xL,
+    i32x8,
     i32xL,
     larger,
     load,
@@ -41,6 +58,7 @@ from engine.kernels.simd import (
     products,
     read_f32,
     read_i32,
+    shuffle,
     splat,
     stack,
     store,
@@ -53,6 +71,7 @@ from engine.kernels.simd import (
 
 SEGMENT = 512  # values of a row that one thread takes at a time; a multiple of 32
 _SEGMENT_BYTES = 4 * SEGMENT
+ZERO = np.float32(0)
 
 
 @inline
@@ -83,6 +102,40 @@ def q8_s(row, n):
 def q8_h(row, n):
     """Address of a q8 row's scaled sums of 16."""
     return row + n + n // 4
+
+
+@inline
+def fine8_row_bytes(n):
+    """Bytes of a row of n values in 8 bits with a scale for each 4."""
+    return 2 * n + n // 8 + n // 4
+
+
+@inline
+def fine8_d(row, n):
+    """Address of a fine8 row's scales."""
+    return row + n
+
+
+@inline
+def fine8_s(row, n):
+    """Address of a fine8 row's scaled sums of 32."""
+    return row + 2 * n
+
+
+@inline
+def fine8_h(row, n):
+    """Address of a fine8 row's scaled sums of 16."""
+    return row + 2 * n + n // 8
+
+
+@inline
+def dot_fine(sums, w, x, d, scale):
+    """sums + scale * (32 weights w, u8x32 of at most 128, times the 32 fine8 values at x), 8 lanes.
+
+    d: address of the eight scales of x; scale: f32x8.
+    """
+    count = convert(f32x8, dot(zeros(i32x8), w, load(i8x32, x)))
+    return fma(count, mul(load(f32x8, d), scale), sums)
 
 
 @inline
@@ -121,15 +174,54 @@ def _quantise(x, n, row, first, last, kind, most):
         write_f32(s_at + i // 32 * 4, d * sum_32)
 
 
+# The largest of each four neighbouring lanes, by two exchanges; then one lane of each four.
+_SWAP_1 = Lanes(*[i ^ 1 for i in range(L)])
+_SWAP_2 = Lanes(*[i ^ 2 for i in range(L)])
+_EACH_4TH = Lanes(*range(0, L, 4))
+_TINY = np.float32(1e-30)  # so that a row of zeros has a scale
+
+
 @inline
-def _quantise_part(x, n, rows, row, first, last, few, planes):
-    """Values first..last (at most SEGMENT) of row number `row`: in 16 bits, or in `planes` times 8
-    bits.
-    """
-    if few:
-        _quantise(x, n, rows + row * q16_row_bytes(n), first, last, i16xL, 32767.0)
+def _quantise_fine(x, n, row, first, last):
+    """Write values first..last (multiples of 32) of the n f32 at x into the fine8 row."""
+    d_at, s_at, h_at = fine8_d(row, n), fine8_s(row, n), fine8_h(row, n)
+    for i in range(first, last, 32):
+        sum_32 = ZERO
+        for half in range(2):
+            sums = zeros(f32xL)
+            for k in range(i + 16 * half, i + 16 * half + 16, L):
+                v = load(f32xL, x + 4 * k)
+                peak = larger(absolute(v), splat(f32xL, _TINY))
+                peak = larger(peak, shuffle(peak, _SWAP_1))
+                peak = larger(peak, shuffle(peak, _SWAP_2))
+                q = nearest(mul(v, div(splat(f32xL, 127.0), peak)))
+                d = mul(peak, splat(f32xL, 1.0 / 127.0))
+                store(row + k, convert(i8xL, convert(i32xL, q)))
+                store(d_at + k, shuffle(d, _EACH_4TH))
+                sums = fma(q, d, sums)
+            sum_16 = sum_lanes(sums)
+            sum_32 += sum_16
+            write_f32(h_at + i // 16 * 4 + 4 * half, sum_16)
+        write_f32(s_at + i // 32 * 4, sum_32)
+
+
+@inline
+def _quantise_few(op, x, row, first, last):
+    """Values first..last of row number `row` in the few-row forms that the op's readers want."""
+    n = op.n_in
+    if op.q16 != 0:
+        _quantise(x, n, op.q16 + row * q16_row_bytes(n), first, last, i16xL, 32767.0)
+    if op.fine8 != 0:
+        _quantise_fine(x, n, op.fine8 + row * fine8_row_bytes(n), first, last)
+
+
+@inline
+def _quantise_many(op, x, row, first, last, planes):
+    """Values first..last (at most SEGMENT) of row number `row` in 8 bits, in one plane or two."""
+    if op.q8 == 0:
         return
-    q8 = rows + row * planes * q8_row_bytes(n)
+    n = op.n_in
+    q8 = op.q8 + row * planes * q8_row_bytes(n)
     _quantise(x, n, q8, first, last, i8xL, 127.0)
     if planes == 2:
         lost = stack(_SEGMENT_BYTES) - 4 * first  # what the first plane rounded away
@@ -141,6 +233,15 @@ def _quantise_part(x, n, rows, row, first, last, few, planes):
 
 
 @inline
+def _quantise_for(op, rows, planes, x, row, first, last):
+    """Values first..last of row number `row` in all forms that the op's readers want."""
+    if rows <= FEW:
+        _quantise_few(op, x, row, first, last)
+    else:
+        _quantise_many(op, x, row, first, last, planes)
+
+
+@inline
 def n_planes(op, batch):
     """q8 rows for one row."""
     return max(fields(op).planes, fields(batch).planes)
@@ -148,7 +249,8 @@ def n_planes(op, batch):
 
 @kernel
 def rms_norm(op, batch, thread, n_threads):
-    """Row by row x / rms(x) * weight, as f32 to out and as integers to quantised (0 = not wanted).
+    """Row by row x / rms(x) * weight, as f32 to out and as integers to q8, q16, fine8
+    (0 = not wanted).
 
     x: f32[rows, n_in], weight: f32[n_in]. With rows_out, row i of the result is made of row
        row_out[i] of x.
@@ -174,15 +276,14 @@ def rms_norm(op, batch, thread, n_threads):
         for i in range(0, n, L):
             v = mul(load(f32xL, x + 4 * i), inverse)
             store(out + 4 * i, mul(v, load(f32xL, o.weight + 4 * i)))
-        if o.quantised != 0:
-            for i in range(0, n, SEGMENT):
-                last = min(i + SEGMENT, n)
-                _quantise_part(out, n, o.quantised, row, i, last, rows <= FEW, planes)
+        for i in range(0, n, SEGMENT):
+            _quantise_for(o, rows, planes, out, row, i, min(i + SEGMENT, n))
 
 
 @kernel
 def silu_mul(op, batch, thread, n_threads):
-    """x = silu(x) * y in place, and as integers to quantised (0 = not wanted).
+    """x = silu(x) * y in place, and as integers to q8, q16, fine8
+    (0 = not wanted).
 
     x (gate), y (up): f32[rows, n_in].
     """
@@ -204,13 +305,12 @@ def silu_mul(op, batch, thread, n_threads):
             one = splat(f32xL, 1.0)
             silu = div(g, add(one, exp(sub(zeros(f32xL), g))))
             store(gate + 4 * i, mul(silu, load(f32xL, up + 4 * i)))
-        if o.quantised != 0:
-            _quantise_part(gate, n, o.quantised, row, first, last, rows <= FEW, planes)
+        _quantise_for(o, rows, planes, gate, row, first, last)
 
 
 @kernel
 def quantise_rows(op, batch, thread, n_threads):
-    """x as integers to quantised. x: f32[rows, n_in]."""
+    """x as integers to q8, q16 and fine8. x: f32[rows, n_in]."""
     o = fields(op)
     n = o.n_in
     segments = (n + SEGMENT - 1) // SEGMENT
@@ -223,4 +323,4 @@ def quantise_rows(op, batch, thread, n_threads):
         row = item // segments
         first = item % segments * SEGMENT
         last = min(first + SEGMENT, n)
-        _quantise_part(o.x + 4 * n * row, n, o.quantised, row, first, last, rows <= FEW, planes)
+        _quantise_for(o, rows, planes, o.x + 4 * n * row, row, first, last)

@@ -8,7 +8,7 @@ arithmetic). Threads take blocks of weight rows as they get free.
 
 from __future__ import annotations
 
-from engine.kernels.activation import n_planes, q8_row_bytes, q16_row_bytes
+from engine.kernels.activation import n_planes, q8_row_bytes
 from engine.kernels.atomics import call_address
 from engine.kernels.op import FEW, cancelled, fields, kernel, n_rows, take
 from engine.kernels.simd import L, add, f32xL, load, read_f32, read_i32, read_u8, store, write_f32
@@ -21,7 +21,8 @@ _WEIGHT_ROWS = 32  # that a thread takes at a time when decoding; a multiple of 
 def matmul(op, batch, thread, n_threads):
     """out = weight @ x + bias, or out += that (accumulate), for all rows.
 
-    weight: n_out rows of n_in; x: q16 or q8 rows, or f32 rows where float_x; out: f32[rows, n_out
+    weight: n_out rows of n_in; x: q8 rows, or f32 rows where float_x; x_few: the
+    few-row form that the weights' type wants; out: f32[rows, n_out
             rounded up to 16].
     """
     o = fields(op)
@@ -29,7 +30,6 @@ def matmul(op, batch, thread, n_threads):
     out_stride = (o.n_out + 15) // 16 * 64
     scratch = o.scratch + thread * o.scratch_bytes
     if rows <= FEW:
-        x_stride = 4 * o.n_in if o.float_x != 0 else q16_row_bytes(o.n_in)
         while True:
             first = take(op, _WEIGHT_ROWS)
             if first >= o.n_out:
@@ -37,7 +37,9 @@ def matmul(op, batch, thread, n_threads):
             n = min(_WEIGHT_ROWS, o.n_out - first)
             w = o.weight + first * o.row_bytes
             for t in range(rows):
-                call_address(o.dot, (w, o.row_bytes, n, o.n_in, o.x + t * x_stride, scratch))
+                call_address(
+                    o.dot, (w, o.row_bytes, n, o.n_in, o.x_few + t * o.x_few_bytes, scratch)
+                )
                 out = o.out + t * out_stride + 4 * first
                 for i in range(0, n, L):
                     v = load(f32xL, scratch + 4 * i)

@@ -18,8 +18,7 @@ from engine.kernels.atomics import address_of, fetch_add, read_shared
 import numba  # isort: skip  # after engine.jit
 from numba import types  # isort: skip
 
-# Rows up to which a matrix product goes row by row, with inputs in 16 bits. More rows go through
-# tiles, in 8 bits.
+# Rows up to which a matrix product goes row by row; more rows go through tiles.
 FEW = 3
 
 # Bytes ahead of the weights being multiplied at which they are prefetched.
@@ -35,11 +34,15 @@ OP = np.dtype(
         ("rows_out", np.int32),  # 1 = runs over the batch's output rows instead of all its rows
         ("n_in", np.int32),  # row length of the input
         ("n_out", np.int32),  # row length of the output
-        ("x", np.int64),  # input rows
+        ("x", np.int64),  # input rows: f32, or q8 for a product of quantised weights
+        ("x_few", np.int64),  # input rows of a product when there are few of them
+        ("x_few_bytes", np.int64),  # bytes from one of those to the next
         ("y", np.int64),  # second input
         ("z", np.int64),  # third input
         ("out", np.int64),  # output rows, f32
-        ("quantised", np.int64),  # output rows in 8 or 16 bits (activation.py)
+        ("q8", np.int64),  # output rows as integers, in the forms of activation.py
+        ("q16", np.int64),
+        ("fine8", np.int64),
         ("weight", np.int64),  # mapped weights, or f32 vector
         ("row_bytes", np.int64),  # bytes from one weight row to the next
         ("bias", np.int64),  # f32[n_out]

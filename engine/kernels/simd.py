@@ -116,7 +116,7 @@ i8xL, i16xL, i32xL, f32xL = Vec("i8", L), Vec("i16", L), Vec("i32", L), Vec("f32
 # 32 weights in 16 bits, and the sums of their products with 32 inputs: neighbours added, so 16
 # places.
 WIDE, WIDE_SIGNED = Tile(Vec("u16", 2 * L), 16 // L), Tile(Vec("i16", 2 * L), 16 // L)
-COUNTS, SUMS = Tile(i32xL, 16 // L), Tile(f32xL, 16 // L)
+COUNTS = Tile(i32xL, 16 // L)
 u8x4L, i8x4L, i16x2L = Vec("u8", 4 * L), Vec("i8", 4 * L), Vec("i16", 2 * L)
 
 
@@ -743,34 +743,15 @@ def shr_lanes(typingctx, v, lanes):
 
 
 @intrinsic
-def spread(typingctx, v, lane):
-    """Lane number `lane` (a literal) of an f32 vector in all lanes of an f32xL."""
+def splat_lane(typingctx, v, lane):
+    """Lane number `lane` (a literal) of v in all lanes."""
     if not isinstance(lane, types.IntegerLiteral):
         return None
 
     def codegen(_context, builder, _sig, args):
-        return _shuffle(builder, args[0], args[0], [lane.literal_value] * L)
+        return _shuffle(builder, args[0], args[0], [lane.literal_value] * v.n)
 
-    return f32xL(v, lane), codegen
-
-
-@intrinsic
-def spread_pair(typingctx, v, lane):
-    """Lanes `lane` (a literal) and lane + 1 of an f32 vector over sixteen places, half each: a
-    tile of f32xL.
-    """
-    if not isinstance(lane, types.IntegerLiteral):
-        return None
-
-    def codegen(_context, builder, _sig, args):
-        lanes = [lane.literal_value + place // 8 for place in range(16)]
-        return _tile(
-            builder,
-            SUMS,
-            [_shuffle(builder, args[0], args[0], lanes[i : i + L]) for i in range(0, 16, L)],
-        )
-
-    return SUMS(v, lane), codegen
+    return v(v, lane), codegen
 
 
 @intrinsic
@@ -905,25 +886,6 @@ def total(typingctx, tile):
         return first
 
     return tile.vec(tile), codegen
-
-
-@intrinsic
-def fma_counts(typingctx, counts, scales, sums):
-    """f32(counts) * scales + sums, vector by vector."""
-
-    def one(builder, c, scale, old):
-        return _fma(builder, f32xL, builder.sitofp(c, f32xL.ir), scale, old)
-
-    def codegen(_context, builder, _sig, args):
-        columns = zip(
-            _vectors(builder, counts, args[0]),
-            _vectors(builder, scales, args[1]),
-            _vectors(builder, sums, args[2]),
-            strict=True,
-        )
-        return _tile(builder, sums, [one(builder, *column) for column in columns])
-
-    return sums(counts, scales, sums), codegen
 
 
 @intrinsic

@@ -4,6 +4,7 @@ each file ends in its record.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,14 @@ Blocks = npt.NDArray[Any]  # of the type's structured dtype
 Floats = npt.NDArray[np.float32]
 
 
+class FewInput(enum.Enum):
+    """The form in which `dot` wants its input row (kernels/activation.py)."""
+
+    FLOATS = "f32"
+    Q16 = "q16"
+    FINE8 = "fine8"
+
+
 @dataclass(frozen=True, slots=True)
 class QuantType:
     """One tensor type of GGUF.
@@ -26,6 +35,7 @@ class QuantType:
     group:      weights that share a scale in an unpacked tile; 0 = the tile is f32 and input rows
                 are f32.
     dequantize: blocks[n] -> f32[n, block_size], the reference.
+    few_input:  the form of x for dot.
     dot:        (w, row_bytes, n_rows, n_in, x, out): out[r] = weight row r . input row x; f32 out.
     unpack:     (w, row_bytes, n_rows, k0, kn, tile): columns k0..k0+kn of up to L rows to a tile
                 (kernels/tile.py). Rows beyond n_rows repeat the last one.
@@ -38,6 +48,7 @@ class QuantType:
     block_size: int
     group: int
     dequantize: Callable[[Blocks], Floats]
+    few_input: FewInput
     dot: Native
     unpack: Native
     tile_dot: Native

@@ -23,7 +23,7 @@ from engine.kernels.simd import (
     zeros,
 )
 from engine.kernels.tile import STAGE, tile_dot_float
-from engine.quants.base import Blocks, Floats, QuantType
+from engine.quants.base import Blocks, FewInput, Floats, QuantType
 
 BLOCK = np.dtype("<u2")
 BYTES = BLOCK.itemsize
@@ -55,4 +55,6 @@ def unpack_bf16(w, row_bytes, n_rows, k0, kn, tile):
         interleave(rows, tile + 4 * L * k)
 
 
-QUANT = QuantType("BF16", 30, BLOCK, 1, 0, dequantize, dot_bf16, unpack_bf16, tile_dot_float)
+QUANT = QuantType(
+    "BF16", 30, BLOCK, 1, 0, dequantize, FewInput.FLOATS, dot_bf16, unpack_bf16, tile_dot_float
+)

@@ -23,7 +23,7 @@ from engine.kernels.simd import (
     zeros,
 )
 from engine.kernels.tile import STAGE, tile_dot_float
-from engine.quants.base import Blocks, Floats, QuantType
+from engine.quants.base import Blocks, FewInput, Floats, QuantType
 
 BLOCK = np.dtype("<f2")
 BYTES = BLOCK.itemsize
@@ -55,4 +55,6 @@ def unpack_f16(w, row_bytes, n_rows, k0, kn, tile):
         interleave(rows, tile + 4 * L * k)
 
 
-QUANT = QuantType("F16", 1, BLOCK, 1, 0, dequantize, dot_f16, unpack_f16, tile_dot_float)
+QUANT = QuantType(
+    "F16", 1, BLOCK, 1, 0, dequantize, FewInput.FLOATS, dot_f16, unpack_f16, tile_dot_float
+)

@@ -20,7 +20,7 @@ from engine.kernels.simd import (
     zeros,
 )
 from engine.kernels.tile import STAGE, tile_dot_float
-from engine.quants.base import Blocks, Floats, QuantType
+from engine.quants.base import Blocks, FewInput, Floats, QuantType
 
 BLOCK = np.dtype("<f4")
 BYTES = BLOCK.itemsize
@@ -52,4 +52,6 @@ def unpack_f32(w, row_bytes, n_rows, k0, kn, tile):
         interleave(rows, tile + 4 * L * k)
 
 
-QUANT = QuantType("F32", 0, BLOCK, 1, 0, dequantize, dot_f32, unpack_f32, tile_dot_float)
+QUANT = QuantType(
+    "F32", 0, BLOCK, 1, 0, dequantize, FewInput.FLOATS, dot_f32, unpack_f32, tile_dot_float
+)

@@ -35,7 +35,7 @@ from engine.kernels.simd import (
     zeros,
 )
 from engine.kernels.tile import STAGE, offset_at, scale_at, tile_dot_4bit
-from engine.quants.base import Blocks, Floats, QuantType
+from engine.quants.base import Blocks, FewInput, Floats, QuantType
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
@@ -97,4 +97,6 @@ def unpack_q4_0(w, row_bytes, n_rows, k0, kn, tile):
         interleave(rows, tile + 32 * L * b)
 
 
-QUANT = QuantType("Q4_0", 2, BLOCK, 32, 32, dequantize, dot_q4_0, unpack_q4_0, tile_dot_4bit)
+QUANT = QuantType(
+    "Q4_0", 2, BLOCK, 32, 32, dequantize, FewInput.Q16, dot_q4_0, unpack_q4_0, tile_dot_4bit
+)

@@ -18,22 +18,19 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.activation import dot_group, q8_d, q8_s
+from engine.kernels.activation import dot_fine, fine8_d, fine8_s
 from engine.kernels.op import AHEAD, part
 from engine.kernels.simd import (
-    WIDE,
     L,
     Lanes,
     add,
     bor,
     convert,
     f32x8,
-    f32xL,
     fma,
     i32x8,
     interleave,
     load,
-    load_wide,
     lower,
     mask,
     merge,
@@ -45,9 +42,10 @@ from engine.kernels.simd import (
     shr_lanes,
     shuffle,
     splat,
-    spread,
+    splat_lane,
     stack,
     store,
+    sub,
     sum_lanes,
     u8x16,
     u8x32,
@@ -57,7 +55,7 @@ from engine.kernels.simd import (
     zeros,
 )
 from engine.kernels.tile import STAGE, STAGE_8, offset_at, scale_at, tile_dot_4bit
-from engine.quants.base import Blocks, Floats, QuantType
+from engine.quants.base import Blocks, FewInput, Floats, QuantType
 
 BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)])
 BYTES = BLOCK.itemsize
@@ -105,32 +103,31 @@ def group_scales(block):
 
 @part(6)
 def dot_q4_k(w, row_bytes, n_rows, n_in, x, out):
-    d_x, s_x = q8_d(x + n_in, n_in), q8_s(x + n_in, n_in)
+    d_x, s_x = fine8_d(x, n_in), fine8_s(x, n_in)
     for r in range(n_rows):
         block = w + r * row_bytes
-        even, odd = zeros(f32xL), zeros(f32xL)  # two sums: one would wait for itself
+        even, odd = zeros(f32x8), zeros(f32x8)  # two sums: one would wait for itself
         minima = zeros(f32x8)
         for b in range(n_in // 256):
             prefetch(block + AHEAD)
             prefetch(block + AHEAD + 64)
             scale, minimum = group_scales(block)
             minima = fma(minimum, load(f32x8, s_x + 32 * b), minima)
-            scale = mul(scale, load(f32x8, d_x + 32 * b))
-            x_b = x + 512 * b
-            q = load_wide(WIDE, block + 16)
-            even = dot_group(even, mask(q, 15), x_b, spread(scale, 0))
-            odd = dot_group(odd, shr(q, 4), x_b + 64, spread(scale, 1))
-            q = load_wide(WIDE, block + 48)
-            even = dot_group(even, mask(q, 15), x_b + 128, spread(scale, 2))
-            odd = dot_group(odd, shr(q, 4), x_b + 192, spread(scale, 3))
-            q = load_wide(WIDE, block + 80)
-            even = dot_group(even, mask(q, 15), x_b + 256, spread(scale, 4))
-            odd = dot_group(odd, shr(q, 4), x_b + 320, spread(scale, 5))
-            q = load_wide(WIDE, block + 112)
-            even = dot_group(even, mask(q, 15), x_b + 384, spread(scale, 6))
-            odd = dot_group(odd, shr(q, 4), x_b + 448, spread(scale, 7))
+            x_b, d = x + 256 * b, d_x + 256 * b
+            q = load(u8x32, block + 16)
+            even = dot_fine(even, mask(q, 15), x_b + 0, d + 0, splat_lane(scale, 0))
+            odd = dot_fine(odd, shr(q, 4), x_b + 32, d + 32, splat_lane(scale, 1))
+            q = load(u8x32, block + 48)
+            even = dot_fine(even, mask(q, 15), x_b + 64, d + 64, splat_lane(scale, 2))
+            odd = dot_fine(odd, shr(q, 4), x_b + 96, d + 96, splat_lane(scale, 3))
+            q = load(u8x32, block + 80)
+            even = dot_fine(even, mask(q, 15), x_b + 128, d + 128, splat_lane(scale, 4))
+            odd = dot_fine(odd, shr(q, 4), x_b + 160, d + 160, splat_lane(scale, 5))
+            q = load(u8x32, block + 112)
+            even = dot_fine(even, mask(q, 15), x_b + 192, d + 192, splat_lane(scale, 6))
+            odd = dot_fine(odd, shr(q, 4), x_b + 224, d + 224, splat_lane(scale, 7))
             block += BYTES
-        write_f32(out + 4 * r, sum_lanes(add(even, odd)) - sum_lanes(minima))
+        write_f32(out + 4 * r, sum_lanes(sub(add(even, odd), minima)))
 
 
 @part(6)
@@ -154,4 +151,6 @@ def unpack_q4_k(w, row_bytes, n_rows, k0, kn, tile):
         interleave(minima, offset_out + 8 * b * 4 * L)
 
 
-QUANT = QuantType("Q4_K", 12, BLOCK, 256, 32, dequantize, dot_q4_k, unpack_q4_k, tile_dot_4bit)
+QUANT = QuantType(
+    "Q4_K", 12, BLOCK, 256, 32, dequantize, FewInput.FINE8, dot_q4_k, unpack_q4_k, tile_dot_4bit
+)

@@ -21,11 +21,9 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.activation import q8_d, q8_h
+from engine.kernels.activation import dot_fine, fine8_d, fine8_h
 from engine.kernels.op import AHEAD, part
 from engine.kernels.simd import (
-    SUMS,
-    WIDE,
     L,
     Lanes,
     add,
@@ -33,40 +31,36 @@ from engine.kernels.simd import (
     convert,
     f32x8,
     fma,
-    fma_counts,
     i8x16,
     i32x8,
     interleave,
     load,
-    load_wide,
     lower,
     mask,
     mul,
     prefetch,
-    products,
     read_f16,
     shl,
     shr,
     shuffle,
     splat,
-    spread_pair,
     stack,
     store,
     sum_lanes,
-    total,
     u8x32,
     upper,
     write_f32,
     zeros,
 )
 from engine.kernels.tile import STAGE_2, STAGE_8, offset_at, scale_at, tile_dot_6bit_16
-from engine.quants.base import Blocks, Floats, QuantType
+from engine.quants.base import Blocks, FewInput, Floats, QuantType
 
 BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
 BYTES = BLOCK.itemsize
-THIRTY_TWO = np.float32(32)
 
-_TWICE_LOW, _TWICE_HIGH = Lanes(0, 0, 1, 1, 2, 2, 3, 3), Lanes(4, 4, 5, 5, 6, 6, 7, 7)
+# Two neighbouring groups' scales, each for half the lanes.
+_PAIR_0, _PAIR_2 = Lanes(0, 0, 0, 0, 1, 1, 1, 1), Lanes(2, 2, 2, 2, 3, 3, 3, 3)
+_PAIR_4, _PAIR_6 = Lanes(4, 4, 4, 4, 5, 5, 5, 5), Lanes(6, 6, 6, 6, 7, 7, 7, 7)
 
 
 def dequantize(blocks: Blocks) -> Floats:
@@ -102,30 +96,22 @@ def six_bits(block, half):
 
 
 @inline
-def _dot_half(even, odd, low, high, x, scale):
-    """Add 128 weights, low bits at `low`, high bits at `high`; scale: f32x8 of their groups of
-    16.
-    """
-    a, b, h = load_wide(WIDE, low), load_wide(WIDE, low + 32), load_wide(WIDE, high)
-    even = fma_counts(
-        products(bor(mask(a, 15), shl(mask(h, 3), 4)), x), spread_pair(scale, 0), even
-    )
-    odd = fma_counts(
-        products(bor(mask(b, 15), shl(mask(h, 12), 2)), x + 64), spread_pair(scale, 2), odd
-    )
-    even = fma_counts(products(bor(shr(a, 4), mask(h, 48)), x + 128), spread_pair(scale, 4), even)
-    odd = fma_counts(
-        products(bor(shr(b, 4), shr(mask(h, 192), 2)), x + 192), spread_pair(scale, 6), odd
-    )
+def _dot_half(even, odd, block, half, x, d, scale):
+    """Add 128 weights; scale: f32x8 of their groups of 16, each the scale of half the lanes."""
+    w0, w1, w2, w3 = six_bits(block, half)
+    even = dot_fine(even, w0, x, d, shuffle(scale, _PAIR_0))
+    odd = dot_fine(odd, w1, x + 32, d + 32, shuffle(scale, _PAIR_2))
+    even = dot_fine(even, w2, x + 64, d + 64, shuffle(scale, _PAIR_4))
+    odd = dot_fine(odd, w3, x + 96, d + 96, shuffle(scale, _PAIR_6))
     return even, odd
 
 
 @part(6)
 def dot_q6_k(w, row_bytes, n_rows, n_in, x, out):
-    d_x, h_x = q8_d(x + n_in, n_in), q8_h(x + n_in, n_in)
+    d_x, h_x = fine8_d(x, n_in), fine8_h(x, n_in)
     for r in range(n_rows):
         block = w + r * row_bytes
-        even, odd = zeros(SUMS), zeros(SUMS)  # two sums: one would wait for itself
+        even, odd = zeros(f32x8), zeros(f32x8)  # two sums: one would wait for itself
         offsets = zeros(f32x8)
         for b in range(n_in // 256):
             prefetch(block + AHEAD)
@@ -134,13 +120,12 @@ def dot_q6_k(w, row_bytes, n_rows, n_in, x, out):
             first, second = group_scales(block)
             offsets = fma(first, load(f32x8, h_x + 64 * b), offsets)
             offsets = fma(second, load(f32x8, h_x + 64 * b + 32), offsets)
-            d, x_b = load(f32x8, d_x + 32 * b), x + 512 * b
-            first, second = mul(first, shuffle(d, _TWICE_LOW)), mul(second, shuffle(d, _TWICE_HIGH))
-            even, odd = _dot_half(even, odd, block, block + 128, x_b, first)
-            even, odd = _dot_half(even, odd, block + 64, block + 160, x_b + 256, second)
+            x_b, d = x + 256 * b, d_x + 256 * b
+            even, odd = _dot_half(even, odd, block, 0, x_b, d, first)
+            even, odd = _dot_half(even, odd, block, 1, x_b + 128, d + 128, second)
             block += BYTES
-        sums = sum_lanes(total(add(even, odd)))
-        write_f32(out + 4 * r, sums - THIRTY_TWO * sum_lanes(offsets))
+        total = fma(offsets, splat(f32x8, -32.0), add(even, odd))
+        write_f32(out + 4 * r, sum_lanes(total))
 
 
 @part(6)
@@ -169,4 +154,6 @@ def unpack_q6_k(w, row_bytes, n_rows, k0, kn, tile):
             interleave(offsets + half * L * 32, offset_out + (16 * b + 8 * half) * 4 * L)
 
 
-QUANT = QuantType("Q6_K", 14, BLOCK, 256, 16, dequantize, dot_q6_k, unpack_q6_k, tile_dot_6bit_16)
+QUANT = QuantType(
+    "Q6_K", 14, BLOCK, 256, 16, dequantize, FewInput.FINE8, dot_q6_k, unpack_q6_k, tile_dot_6bit_16
+)

@@ -34,7 +34,7 @@ from engine.kernels.simd import (
     zeros,
 )
 from engine.kernels.tile import STAGE, offset_at, scale_at, tile_dot_8bit
-from engine.quants.base import Blocks, Floats, QuantType
+from engine.quants.base import Blocks, FewInput, Floats, QuantType
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "i1", 32)])
 BYTES = BLOCK.itemsize
@@ -81,4 +81,6 @@ def unpack_q8_0(w, row_bytes, n_rows, k0, kn, tile):
         interleave(rows, tile + 32 * L * b)
 
 
-QUANT = QuantType("Q8_0", 8, BLOCK, 32, 32, dequantize, dot_q8_0, unpack_q8_0, tile_dot_8bit)
+QUANT = QuantType(
+    "Q8_0", 8, BLOCK, 32, 32, dequantize, FewInput.Q16, dot_q8_0, unpack_q8_0, tile_dot_8bit
+)

@@ -14,7 +14,7 @@ from engine.jit import Native
 from engine.kernels.simd import L
 from engine.kernels.tile import K_CHUNK, T, tile_bytes
 from engine.quants import QUANTS
-from engine.quants.base import QuantType
+from engine.quants.base import FewInput, QuantType
 
 types = pytest.mark.parametrize("quant", QUANTS.values(), ids=lambda q: q.name)
 
@@ -44,19 +44,20 @@ def reference(quant: QuantType, weights: np.ndarray) -> np.ndarray:
     )
 
 
-def input_rows(quant: QuantType, x: np.ndarray, few: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(memory of the rows as the kernels want them, the values that they stand for)."""
-    if quant.group == 0:
+def input_rows(form: FewInput | None, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(memory of the rows in a few-row form, or q8 for None; the values that they stand for)."""
+    if form is FewInput.FLOATS:
         return x, x.astype(np.float64)
-    most, dtype = (32767, np.int16) if few else (127, np.int8)
-    blocks = x.reshape(len(x), -1, 32)
+    per_scale = 4 if form is FewInput.FINE8 else 32
+    most, dtype = (32767, np.int16) if form is FewInput.Q16 else (127, np.int8)
+    blocks = x.reshape(len(x), -1, per_scale)
     d = (np.abs(blocks).max(-1) / np.float32(most)).astype(np.float32)
     q = np.rint(blocks / d[..., None])
-    s = d * q.sum(-1)
-    h = np.repeat(d, 2, axis=1) * q.reshape(len(x), -1, 16).sum(-1)
-    parts = [q.reshape(x.shape).astype(dtype), d, s.astype(np.float32), h.astype(np.float32)]
+    values = (d[..., None].astype(np.float64) * q).reshape(x.shape)
+    s, h = (values.reshape(len(x), -1, n).sum(-1).astype(np.float32) for n in (32, 16))
+    parts = [q.reshape(x.shape).astype(dtype), d, s, h]
     rows = np.concatenate([p.view(np.uint8).reshape(len(x), -1) for p in parts], axis=1)
-    return np.ascontiguousarray(rows), (d[..., None].astype(np.float64) * q).reshape(x.shape)
+    return np.ascontiguousarray(rows), values
 
 
 @types
@@ -77,7 +78,7 @@ def test_dequantize_equals_gguf_bit_for_bit(quant: QuantType) -> None:
 def test_dot(quant: QuantType, n_in: int) -> None:
     weights = random_weights(quant, 7, n_in)
     x = np.random.default_rng(1).standard_normal((1, n_in)).astype(np.float32)
-    rows, values = input_rows(quant, x, few=True)
+    rows, values = input_rows(quant.few_input, x)
     out = np.zeros(7, np.float32)
     call(
         quant.dot,
@@ -97,7 +98,7 @@ def test_dot_of_odd_number_of_blocks(quant: QuantType) -> None:
     n_in = max(quant.block_size, 32) * 3
     weights = random_weights(quant, 3, n_in)
     x = np.random.default_rng(1).standard_normal((1, n_in)).astype(np.float32)
-    rows, values = input_rows(quant, x, few=True)
+    rows, values = input_rows(quant.few_input, x)
     out = np.zeros(3, np.float32)
     call(
         quant.dot,
@@ -124,7 +125,7 @@ def test_tile_product(quant: QuantType, n_rows: int, n_x: int) -> None:
     x = np.zeros((-n_x % T + n_x, n_in), np.float32)
     x[:n_x] = np.random.default_rng(1).standard_normal((n_x, n_in))
     x[n_x:] = 1.0  # rows that only fill up the last group of T
-    rows, values = input_rows(quant, x, few=False)
+    rows, values = input_rows(None if quant.group else FewInput.FLOATS, x)
     tile = np.zeros(tile_bytes(quant.group), np.uint8)
     out = np.zeros((len(x), L), np.float32)
     for k0 in range(0, n_in, k_chunk):
