@@ -45,13 +45,17 @@ class RequestRefused(ClientError):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What the server says of itself. While it loads, `stage` is at `done` of `total`."""
+    """What the server says of itself. While it loads, `stage` is at `done` of `total`.
+
+    `failure` is why it will never be ready again; '' while there is hope.
+    """
 
     ready: bool
     status: str
     stage: str = ""
     done: int = 0
     total: int = 0
+    failure: str = ""
 
     def __str__(self) -> str:
         """What a person waits for: the stage, and how far it is."""
@@ -142,6 +146,7 @@ class Client:
             stage=str(body.get("stage", "")),
             done=int(body.get("done", 0)),
             total=int(body.get("total", 0)),
+            failure=str(body.get("message", "")) if body.get("status") == "failed" else "",
         )
 
     def until_ready(self) -> Iterator[Health]:
@@ -150,6 +155,8 @@ class Client:
         Raises: ClientError.
         """
         while not (health := self.health()).ready:
+            if health.failure:
+                raise ClientError(f"{self.base_url} cannot answer any more: {health.failure}")
             yield health
             time.sleep(_POLL_S)
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from engine.chat import Chat
 from engine.config import EngineConfig
+from engine.engine import Engine
 from engine.errors import EngineError
 from engine.kernels.op import OP
 from engine.kernels.read import CHUNK, read_memory
-from engine.sampler import SamplingParams
-from engine.worker import Engine
+from engine.sampling_params import SamplingParams
 
 _QUESTION = "What is the capital of France?"
 _ANSWER = "Paris"

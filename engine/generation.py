@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.errors import EngineError
-from engine.sampler import SamplingParams
+from engine.sampling_params import SamplingParams
 
 
 class FinishReason(enum.StrEnum):
@@ -91,7 +91,8 @@ class Generation:
     """The handle of one submitted request.
 
     prompt_ids: token ids, BOS included if the model wants one.
-    on_event:   called from the engine thread with each event, in order; must not block or raise.
+    on_event:   called from the engine thread with each event, in order; must not block. If it
+                raises, the request is cancelled.
     """
 
     prompt_ids: list[int]

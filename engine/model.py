@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from engine.kernels import attention as attention_kernel
 from engine.kernels.activation import (
+    add_rms_norm,
     fine8_row_bytes,
+    gelu_mul,
     q8_row_bytes,
     q16_row_bytes,
     quantise_rows,
@@ -71,7 +73,7 @@ class Model:
         self.plan = Plan()
         self._n_threads = n_threads
         self._buffer_rows = (max_rows + _ROW_GROUP - 1) // _ROW_GROUP * _ROW_GROUP
-        self._frequencies = self._rope_frequencies()
+        self._frequencies: list[npt.NDArray[np.float64]] = []
         self._logits = self._lay_out()
         functions = self.plan.functions()
         for done, function in enumerate(functions):
@@ -128,18 +130,15 @@ class Model:
         self.q8 = self.workspace.reserve(2 * self._buffer_rows * q8_row_bytes(widest))
         self.q16 = self.workspace.reserve(FEW * q16_row_bytes(widest))
         self.fine8 = self.workspace.reserve(FEW * fine8_row_bytes(widest))
-        self.angles = self._floats(c.n_rot)
+        self.added = self._floats(c.n_embd)  # what a block adds, only where it is normalised first
+        self.angles = self._rope_angles(c.rope_theta, c.rope_scale, w.rope_freqs)
+        self.window_angles = (
+            self._rope_angles(c.window_rope_theta, 1.0, None) if c.window else self.angles
+        )
         n_logits = (self.n_vocab + 15) // 16 * 16
         logits = self._floats(n_logits)
 
-        self.plan.emit(
-            rope_angles,
-            meet=False,
-            weight=self._frequencies.ctypes.data,
-            table=self.angles,
-            n_rot=c.n_rot,
-        )
-        self.plan.emit(embed, **self._matrix(w.token_embd), out=self.x, scale=1.0)
+        self.plan.emit(embed, **self._matrix(w.token_embd), out=self.x, scale=c.embedding_scale)
         for i, layer in enumerate(w.blk):
             self._attention_block(i, layer)
             self._feed_forward_block(layer)
@@ -151,6 +150,7 @@ class Model:
 
     def _attention_block(self, i: int, w: LayerWeights) -> None:
         c = self.config
+        has_window = c.has_window(i)
         self._norm(w.attn_norm, (w.attn_q, w.attn_k, w.attn_v))
         self._matmul(w.attn_q, self.q, bias=w.attn_q_bias, meet=False)
         self._matmul(w.attn_k, self.k, bias=w.attn_k_bias, meet=False)
@@ -167,9 +167,12 @@ class Model:
             x=self.q,
             y=self.k,
             z=self.v,
-            table=self.angles,
+            table=self.window_angles if has_window else self.angles,
             n_rot=c.n_rot,
             rope_halves=int(c.rope_halves),
+            q_norm=_address(w.attn_q_norm),
+            k_norm=_address(w.attn_k_norm),
+            eps=c.rms_eps,
         )
         self.plan.emit(
             attention_kernel.attention,
@@ -178,11 +181,12 @@ class Model:
             x=self.q,
             out=self.attended,
             scale=1 / math.sqrt(c.head_dim),
+            window=c.window if has_window else attention_kernel.ALL,
         )
         if w.attn_output.quant.group:
             forms = self._integer_forms(w.attn_output)
             self.plan.emit(quantise_rows, **forms, x=self.attended, n_in=w.attn_output.n_in)
-        self._matmul(w.attn_output, self.x, x=self.attended, bias=w.attn_output_bias, accumulate=1)
+        self._add(w.attn_output, w.post_attention_norm, x=self.attended, bias=w.attn_output_bias)
 
     def _feed_forward_block(self, w: LayerWeights) -> None:
         c = self.config
@@ -190,8 +194,29 @@ class Model:
         self._matmul(w.ffn_gate, self.gate, meet=False)
         self._matmul(w.ffn_up, self.up)
         forms = self._integer_forms(w.ffn_down)
-        self.plan.emit(silu_mul, **forms, x=self.gate, y=self.up, n_in=c.n_ff)
-        self._matmul(w.ffn_down, self.x, x=self.gate, accumulate=1)
+        self.plan.emit(
+            gelu_mul if c.gelu else silu_mul, **forms, x=self.gate, y=self.up, n_in=c.n_ff
+        )
+        self._add(w.ffn_down, w.post_ffw_norm, x=self.gate)
+
+    def _add(
+        self, matrix: Matrix, norm: Vector | None, *, x: int, bias: Vector | None = None
+    ) -> None:
+        """Add matrix times x to the residual stream, normalised before where the model has a
+        norm.
+        """
+        if norm is None:
+            self._matmul(matrix, self.x, x=x, bias=bias, accumulate=1)
+            return
+        self._matmul(matrix, self.added, x=x, bias=bias)
+        self.plan.emit(
+            add_rms_norm,
+            x=self.added,
+            out=self.x,
+            weight=norm.ctypes.data,
+            n_in=self.config.n_embd,
+            eps=self.config.rms_eps,
+        )
 
     def _norm(
         self, weight: Vector, readers: tuple[Matrix, ...], rows_out: int = 0, planes: int = 1
@@ -241,7 +266,7 @@ class Model:
             x_few=x_few,
             x_few_bytes=x_few_bytes,
             out=out,
-            bias=0 if bias is None else bias.ctypes.data,
+            bias=_address(bias),
             accumulate=accumulate,
             rows_out=rows_out,
             planes=planes,
@@ -276,9 +301,22 @@ class Model:
         """A buffer f32[rows, n]."""
         return self.workspace.reserve(self._buffer_rows * n * 4)
 
-    def _rope_frequencies(self) -> npt.NDArray[np.float64]:
-        """f64[n_rot / 2]: angle = position * frequency."""
-        c, factors = self.config, self.weights.rope_freqs
-        exponents = np.arange(0, c.n_rot, 2) / c.n_rot
-        frequencies = c.rope_theta**-exponents / c.rope_scale
-        return frequencies if factors is None else frequencies / factors.astype(np.float64)
+    def _rope_angles(self, theta: float, scale: float, factors: Vector | None) -> int:
+        """Emit the op that computes the batch's angles; returns where they will be.
+
+        angle = position * theta^(-2i / n_rot) / scale / factors[i]
+        """
+        n_rot = self.config.n_rot
+        frequencies = theta ** -(np.arange(0, n_rot, 2) / n_rot) / scale
+        if factors is not None:
+            frequencies /= factors.astype(np.float64)
+        self._frequencies.append(frequencies)  # the plan holds their address
+        table = self._floats(n_rot)
+        self.plan.emit(
+            rope_angles, meet=False, weight=frequencies.ctypes.data, table=table, n_rot=n_rot
+        )
+        return table
+
+
+def _address(vector: Vector | None) -> int:
+    return 0 if vector is None else int(vector.ctypes.data)

@@ -6,13 +6,17 @@ The only file that knows architectures by name.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from engine.errors import GGUFError, UnsupportedModel
 from engine.gguf_file import GGUFFile
-from engine.kernels.rope import MAX_HEAD_DIM
+
+# What kernels/rope.py has room for. Not imported from there: with it would come Numba, for which
+# nobody should wait to hear that a file is not supported.
+MAX_HEAD_DIM = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +26,24 @@ class Architecture:
     rope_halves: (
         bool  # RoPE turns dimension i with i + n_rot / 2 (True) or 2 i with 2 i + 1 (False)
     )
+    gelu: bool = False  # activation of the feed-forward block: GELU (tanh form) instead of SiLU
+    scale_embedding: bool = False  # embeddings are multiplied with sqrt(n_embd)
+    window_period: int = (
+        0  # of so many layers, the last looks at everything, the others at a window
+    )
+    window_rope_theta: float = 0.0  # base of the frequencies in layers with a window
 
 
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture(rope_halves=False),
+    "qwen2": Architecture(rope_halves=True),
+    "gemma3": Architecture(
+        rope_halves=True,
+        gelu=True,
+        scale_embedding=True,
+        window_period=6,
+        window_rope_theta=10000.0,
+    ),
 }
 
 
@@ -46,6 +64,15 @@ class ModelConfig:
     rope_scale: float  # positions are divided by it ("linear" scaling)
     rope_halves: bool
     n_rot: int  # dimensions of a head that RoPE turns
+    gelu: bool
+    embedding_scale: float
+    window: int  # tokens that a layer with a window looks back on; 0 = no layer has one
+    window_period: int
+    window_rope_theta: float
+
+    def has_window(self, layer: int) -> bool:
+        """Whether a layer looks at the last `window` tokens only."""
+        return bool(self.window) and (layer + 1) % self.window_period != 0
 
     @classmethod
     def from_gguf(cls, gguf: GGUFFile) -> ModelConfig:
@@ -59,6 +86,12 @@ class ModelConfig:
         if gguf.get_int(f"{name}.expert_count", 0):
             raise UnsupportedModel("model option", f"{name}.expert_count (a mixture of experts)")
 
+        window = gguf.get_int(f"{name}.attention.sliding_window", 0)
+        if window and not row.window_period:
+            raise UnsupportedModel("model option", f"{name}.attention.sliding_window")
+        for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+            if gguf.get_float(f"{name}.{key}", 0.0):
+                raise UnsupportedModel("model option", f"{name}.{key}")
         n_embd = _positive(gguf, f"{name}.embedding_length")
         n_head = _positive(gguf, f"{name}.attention.head_count")
         n_head_kv = _same_in_all_layers(gguf, f"{name}.attention.head_count_kv", n_head)
@@ -77,6 +110,11 @@ class ModelConfig:
             rope_scale=_linear_rope_scale(gguf, name),
             rope_halves=row.rope_halves,
             n_rot=gguf.get_int(f"{name}.rope.dimension_count", head_dim),
+            gelu=row.gelu,
+            embedding_scale=math.sqrt(n_embd) if row.scale_embedding else 1.0,
+            window=window,
+            window_period=row.window_period,
+            window_rope_theta=row.window_rope_theta,
         )
         config._check(gguf, name)
         return config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 import numpy as np
@@ -22,6 +23,8 @@ from engine.generation import (
 from engine.sampler import Sampler
 from engine.stop import StopChecker
 from engine.tokenizer import StreamDecoder, Tokenizer
+
+log = logging.getLogger("rushlight.engine")
 
 
 class Sequence:
@@ -105,4 +108,8 @@ class Sequence:
         )
 
     def _report(self, event: Event) -> None:
-        self.generation.on_event(event)
+        try:
+            self.generation.on_event(event)
+        except Exception:  # a listener's bug is not to end the engine
+            log.exception("request %d is dropped: its on_event failed", self.generation.id)
+            self.generation.cancel()

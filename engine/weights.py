@@ -59,6 +59,10 @@ class LayerWeights:
     attn_k_bias: Vector | None
     attn_v_bias: Vector | None
     attn_output_bias: Vector | None
+    attn_q_norm: Vector | None  # f32[head_dim], of each head
+    attn_k_norm: Vector | None
+    post_attention_norm: Vector | None  # f32[n_embd], of what the block adds to the residual stream
+    post_ffw_norm: Vector | None
 
     def matrices(self) -> tuple[Matrix, ...]:
         """Every matrix that each token is multiplied with."""
@@ -127,6 +131,10 @@ class _Reader:
             attn_k_bias=self.optional_vector(f"{blk}attn_k.bias", n_kv),
             attn_v_bias=self.optional_vector(f"{blk}attn_v.bias", n_kv),
             attn_output_bias=self.optional_vector(f"{blk}attn_output.bias", c.n_embd),
+            attn_q_norm=self.optional_vector(f"{blk}attn_q_norm.weight", c.head_dim),
+            attn_k_norm=self.optional_vector(f"{blk}attn_k_norm.weight", c.head_dim),
+            post_attention_norm=self.optional_vector(f"{blk}post_attention_norm.weight", c.n_embd),
+            post_ffw_norm=self.optional_vector(f"{blk}post_ffw_norm.weight", c.n_embd),
         )
 
     def matrix(self, stem: str, n_in: int, n_out: int) -> Matrix:

@@ -15,7 +15,7 @@ from engine import EngineClosed, LoadProgress
 from server.errors import ModelLoading
 
 if TYPE_CHECKING:
-    from engine import Engine  # importing it takes as long as importing Numba does
+    from engine import Engine
 
 OnLoad: TypeAlias = Callable[[LoadProgress], None]
 

@@ -13,10 +13,12 @@ router = APIRouter()
 
 @router.get("/health", responses={503: {"model": Health}}, response_model=Health)
 async def health(request: Request) -> Response:
-    """200 when requests can be answered; 503 and how far loading is until then."""
+    """200 when requests can be answered; 503 and how far loading is until then, 503 and why when
+    the engine has stopped for good.
+    """
     loader = Services.of(request).loader
     try:
-        loader.engine()
+        failure = loader.engine().failure
     except ModelLoading:
         progress = loader.progress
         return _json(
@@ -25,6 +27,8 @@ async def health(request: Request) -> Response:
             ),
             503,
         )
+    if failure is not None:
+        return _json(Health(status="failed", message=str(failure)), 503)
     return _json(Health(status="ok"))
 
 

@@ -69,7 +69,7 @@ def _engine_maker(config: AppConfig) -> Callable[[OnLoad], Engine]:
     settings = config.engine.to_engine_config()
 
     def make_engine(on_load: OnLoad) -> Engine:
-        from engine import Engine  # brings Numba, for which nobody should wait before listening
+        from engine import Engine  # takes a moment, for which nobody should wait before listening
 
         return Engine(settings, on_load)
 

@@ -179,12 +179,13 @@ class ModelList(WireObject):
 
 
 class Health(WireObject):
-    """`stage`, `done` and `total` are there while the model loads."""
+    """`stage`, `done` and `total` are there while the model loads, `message` when it failed."""
 
-    status: Literal["ok", "loading"]
+    status: Literal["ok", "loading", "failed"]
     stage: str | None = None
     done: int | None = None
     total: int | None = None
+    message: str | None = None
 
 
 class ErrorBody(WireObject):

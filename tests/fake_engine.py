@@ -113,6 +113,10 @@ class FakeEngine:
     def n_waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def failure(self) -> EngineFailed | None:
+        return self._fatal if isinstance(self._fatal, EngineFailed) else None
+
     def encode_prompt(self, text: str) -> list[int]:
         return [BOS, *text.encode()]
 

@@ -47,8 +47,25 @@ def rotate_pairs(x: F32, cos: F32, sin: F32) -> F32:
     return np.stack([a * cos - b * sin, a * sin + b * cos], axis=-1).reshape(x.shape)
 
 
-# Which elements RoPE pairs is the one thing about an architecture that its file does not say.
-ROTATE: Mapping[str, Callable[[F32, F32, F32], F32]] = {"llama": rotate_pairs}
+def rotate_halves(x: F32, cos: F32, sin: F32) -> F32:
+    """Rotate the pairs (0, n_rot / 2), (1, n_rot / 2 + 1), ...; shapes as for rotate_pairs."""
+    a, b = np.split(x, 2, axis=-1)
+    return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+
+
+def gelu_tanh(x: F32) -> F32:
+    y: F32 = x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi).astype(np.float32) * (x + 0.044715 * x**3)))
+    return y
+
+
+# What a file does not say about its architecture: which elements RoPE pairs, and for Gemma the
+# activation, the scaling of embeddings and the pattern of layers that see a window only.
+ROTATE: Mapping[str, Callable[[F32, F32, F32], F32]] = {
+    "llama": rotate_pairs,
+    "qwen2": rotate_halves,
+    "gemma3": rotate_halves,
+}
+WINDOW_PERIOD, WINDOW_ROPE_BASE = 6, 10000.0  # gemma3: each sixth layer sees everything
 
 
 class ReferenceModel:
@@ -67,6 +84,8 @@ class ReferenceModel:
         self.head_dim: int = self.number("attention.key_length", self.n_embd // self.n_head)
         self.n_rot: int = self.number("rope.dimension_count", self.head_dim)
         self.rms_eps: float = self.number("attention.layer_norm_rms_epsilon")
+        self.is_gemma = self.architecture == "gemma3"
+        self.window: int = self.number("attention.sliding_window", 0)
 
     @classmethod
     def from_gguf(cls, path: str | Path) -> ReferenceModel:
@@ -103,16 +122,27 @@ class ReferenceModel:
     def logits(self, ids: Sequence[int]) -> F32:
         """f32[n, n_vocab]: for each position, the logits of the token that follows it."""
         x = self.weight("token_embd.weight")[np.asarray(ids)]
-        cos, sin = self.angles(len(ids))
+        if self.is_gemma:
+            x = x * np.float32(np.sqrt(self.n_embd))
         for i in range(self.n_layer):
-            x = x + self.attention(f"blk.{i}", self.norm(f"blk.{i}.attn_norm", x), cos, sin)
-            x = x + self.ffn(f"blk.{i}", self.norm(f"blk.{i}.ffn_norm", x))
+            layer, window = f"blk.{i}", self.window_of(i)
+            added = self.attention(layer, self.norm(f"{layer}.attn_norm", x), window)
+            x = x + self.norm_if_there(f"{layer}.post_attention_norm", added)
+            added = self.ffn(layer, self.norm(f"{layer}.ffn_norm", x))
+            x = x + self.norm_if_there(f"{layer}.post_ffw_norm", added)
         output = "output" if "output.weight" in self.tensors else "token_embd"
         return self.linear(output, self.norm("output_norm", x))
 
-    def angles(self, n: int) -> tuple[F32, F32]:
+    def norm_if_there(self, name: str, x: F32) -> F32:
+        return self.norm(name, x) if f"{name}.weight" in self.tensors else x
+
+    def window_of(self, layer: int) -> int:
+        """How many tokens a layer looks back on, 0 for all."""
+        return self.window if (layer + 1) % WINDOW_PERIOD else 0
+
+    def angles(self, n: int, window: int = 0) -> tuple[F32, F32]:
         """cos and sin of every rotation: f32[n, 1, n_rot/2]"""
-        base = self.number("rope.freq_base", 10000.0)
+        base = WINDOW_ROPE_BASE if window else self.number("rope.freq_base", 10000.0)
         freqs = base ** (-np.arange(0, self.n_rot, 2, dtype=np.float64) / self.n_rot)
         if "rope_freqs.weight" in self.tensors:
             freqs = freqs / self.weight("rope_freqs.weight")
@@ -130,21 +160,26 @@ class ReferenceModel:
         rotated = self.rotate(x[..., : self.n_rot], cos, sin)
         return np.concatenate([rotated, x[..., self.n_rot :]], axis=-1)
 
-    def attention(self, layer: str, x: F32, cos: F32, sin: F32) -> F32:
+    def attention(self, layer: str, x: F32, window: int) -> F32:
         n = len(x)
         q = self.linear(f"{layer}.attn_q", x).reshape(n, self.n_head, self.head_dim)
         k = self.linear(f"{layer}.attn_k", x).reshape(n, self.n_head_kv, self.head_dim)
         v = self.linear(f"{layer}.attn_v", x).reshape(n, self.n_head_kv, self.head_dim)
-        q, k = self.rope(q, cos, sin), self.rope(k, cos, sin)
-        later = np.triu(np.ones((n, n), dtype=bool), 1)  # positions a query must not see
+        cos, sin = self.angles(n, window)
+        q = self.rope(self.norm_if_there(f"{layer}.attn_q_norm", q), cos, sin)
+        k = self.rope(self.norm_if_there(f"{layer}.attn_k_norm", k), cos, sin)
+        hidden = np.triu(np.ones((n, n), dtype=bool), 1)  # positions a query must not see
+        if window:
+            hidden |= np.tril(np.ones((n, n), dtype=bool), -window)
         heads = []
         for head in range(self.n_head):
             kv_head = head // (self.n_head // self.n_head_kv)
             scores = q[:, head] @ k[:, kv_head].T / np.float32(np.sqrt(self.head_dim))
-            scores[later] = -np.inf
+            scores[hidden] = -np.inf
             heads.append(softmax(scores) @ v[:, kv_head])
         return self.linear(f"{layer}.attn_output", np.concatenate(heads, axis=-1))
 
     def ffn(self, layer: str, x: F32) -> F32:
-        gate = silu(self.linear(f"{layer}.ffn_gate", x))
+        activation = gelu_tanh if self.is_gemma else silu
+        gate = activation(self.linear(f"{layer}.ffn_gate", x))
         return self.linear(f"{layer}.ffn_down", gate * self.linear(f"{layer}.ffn_up", x))

@@ -1,4 +1,4 @@
-"""Writes tiny random GGUF models of architecture llama, a few hundred kilobytes, for tests.
+"""Writes tiny random GGUF models, a few hundred kilobytes each, for tests.
 
 Weights are random but sized like a trained model's, so that activations stay near 1 and logits
 differ by a few units. The same TinyModel always gives the same bytes. Written by the `gguf` package
@@ -49,6 +49,7 @@ RANDOM_BLOCKS: Mapping[T, tuple[tuple[int, float], ...]] = {
 class TinyModel:
     """Shape and contents of one model. Rows must divide into the blocks of their tensor's type."""
 
+    architecture: str = "llama"
     n_layer: int = 2
     n_embd: int = 64
     n_head: int = 4
@@ -70,6 +71,9 @@ class TinyModel:
     add_bos: bool = False
     chat_template: str | None = CHATML_TEMPLATE
     seed: int = 0
+    qkv_bias: bool = False  # Qwen2's
+    gemma: bool = False  # norms of q and k heads and of what a block adds
+    window: int | None = None  # sliding_window
 
     @property
     def kv_heads(self) -> int:
@@ -87,7 +91,7 @@ class TinyModel:
 def write_tiny_gguf(path: Path, model: TinyModel | None = None, **options: Any) -> Path:
     """Write `model`, or TinyModel(**options), to `path`; return `path`."""
     model = model or TinyModel(**options)
-    writer = GGUFWriter(path, "llama")
+    writer = GGUFWriter(path, model.architecture)
     _add_metadata(writer, model)
     _add_tokenizer(writer, model)
     _add_tensors(writer, model)
@@ -144,6 +148,8 @@ def _add_metadata(writer: GGUFWriter, model: TinyModel) -> None:
         writer.add_rope_dimension_count(model.n_rot)
     if model.rope_freq_base is not None:
         writer.add_rope_freq_base(model.rope_freq_base)
+    if model.window is not None:
+        writer.add_sliding_window(model.window)
     if model.rope_scale is not None:
         writer.add_rope_scaling_type(RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(model.rope_scale)
@@ -185,8 +191,11 @@ def _add_tensors(writer: GGUFWriter, model: TinyModel) -> None:
     def vector(name: str, values: npt.NDArray[np.float64]) -> None:
         writer.add_tensor(f"{name}.weight", values.astype(np.float32))
 
-    def norm(name: str) -> None:
-        vector(name, rng.uniform(0.5, 1.5, model.n_embd))
+    def norm(name: str, n: int = model.n_embd) -> None:
+        vector(name, rng.uniform(0.5, 1.5, n))
+
+    def bias(name: str, n: int) -> None:
+        writer.add_tensor(f"{name}.bias", (0.3 * rng.standard_normal(n)).astype(np.float32))
 
     n_embd, n_ff = model.n_embd, model.n_ff
     n_q, n_kv = model.n_head * model.head_size, model.kv_heads * model.head_size
@@ -202,6 +211,14 @@ def _add_tensors(writer: GGUFWriter, model: TinyModel) -> None:
         matrix(layer + "ffn_gate", n_ff, n_embd, n_embd**-0.5)
         matrix(layer + "ffn_up", n_ff, n_embd, n_embd**-0.5)
         matrix(layer + "ffn_down", n_embd, n_ff, 2 * n_ff**-0.5)
+        if model.qkv_bias:
+            for name, n in (("attn_q", n_q), ("attn_k", n_kv), ("attn_v", n_kv)):
+                bias(layer + name, n)
+        if model.gemma:
+            norm(layer + "attn_q_norm", model.head_size)
+            norm(layer + "attn_k_norm", model.head_size)
+            norm(layer + "post_attention_norm")
+            norm(layer + "post_ffw_norm")
     norm("output_norm")
     if not model.tied:
         matrix("output", model.n_vocab, n_embd, 2 * n_embd**-0.5)

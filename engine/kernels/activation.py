@@ -247,6 +247,16 @@ def n_planes(op, batch):
     return max(fields(op).planes, fields(batch).planes)
 
 
+@inline
+def inverse_rms(x, n, eps):
+    """1 / rms of the n f32 at x, in all lanes."""
+    squares = zeros(f32xL)
+    for i in range(0, n, L):
+        v = load(f32xL, x + 4 * i)
+        squares = fma(v, v, squares)
+    return splat(f32xL, 1.0 / math.sqrt(sum_lanes(squares) / n + eps))
+
+
 @kernel
 def rms_norm(op, batch, thread, n_threads):
     """Row by row x / rms(x) * weight, as f32 to out and as integers to q8, q16, fine8
@@ -267,11 +277,7 @@ def rms_norm(op, batch, thread, n_threads):
         if o.rows_out != 0:
             source = read_i32(fields(batch).row_out + 4 * row)
         x = o.x + 4 * n * source
-        squares = zeros(f32xL)
-        for i in range(0, n, L):
-            v = load(f32xL, x + 4 * i)
-            squares = fma(v, v, squares)
-        inverse = splat(f32xL, 1.0 / math.sqrt(sum_lanes(squares) / n + o.eps))
+        inverse = inverse_rms(x, n, o.eps)
         out = private if o.out == 0 else o.out + 4 * n * row
         for i in range(0, n, L):
             v = mul(load(f32xL, x + 4 * i), inverse)
@@ -281,20 +287,48 @@ def rms_norm(op, batch, thread, n_threads):
 
 
 @kernel
-def silu_mul(op, batch, thread, n_threads):
-    """x = silu(x) * y in place, and as integers to q8, q16, fine8
-    (0 = not wanted).
+def add_rms_norm(op, batch, thread, n_threads):
+    """out += x / rms(x) * weight, row by row. x, out: f32[rows, n_in]; weight: f32[n_in]."""
+    o = fields(op)
+    n = o.n_in
+    rows = n_rows(op, batch)
+    while True:
+        row = take(op, 1)
+        if row >= rows:
+            break
+        x, out = o.x + 4 * n * row, o.out + 4 * n * row
+        inverse = inverse_rms(x, n, o.eps)
+        for i in range(0, n, L):
+            v = mul(mul(load(f32xL, x + 4 * i), inverse), load(f32xL, o.weight + 4 * i))
+            store(out + 4 * i, add(load(f32xL, out + 4 * i), v))
 
-    x (gate), y (up): f32[rows, n_in].
+
+@inline
+def _silu(v):
+    """v * sigmoid(v)."""
+    return div(v, add(splat(f32xL, 1.0), exp(sub(zeros(f32xL), v))))
+
+
+@inline
+def _gelu(v):
+    """GELU in its tanh form, which is v * sigmoid(2 u) with u = sqrt(2 / pi) * (v + 0.044715
+    v^3).
     """
+    cubic = fma(mul(mul(v, v), splat(f32xL, 0.044715)), v, v)
+    twice_u = mul(cubic, splat(f32xL, 1.5957691216057308))
+    return div(v, add(splat(f32xL, 1.0), exp(sub(zeros(f32xL), twice_u))))
+
+
+@inline
+def _activate_mul(op, batch, gelu):
+    """x = activation(x) * y in place, and as integers to q8, q16, fine8 (0 = not wanted)."""
     o = fields(op)
     n = o.n_in
     segments = (n + SEGMENT - 1) // SEGMENT
     rows, planes = n_rows(op, batch), n_planes(op, batch)
-    items = rows * segments
     while True:
         item = take(op, 1)
-        if item >= items:
+        if item >= rows * segments:
             break
         row = item // segments
         first = item % segments * SEGMENT
@@ -302,10 +336,21 @@ def silu_mul(op, batch, thread, n_threads):
         gate, up = o.x + 4 * n * row, o.y + 4 * n * row
         for i in range(first, last, L):
             g = load(f32xL, gate + 4 * i)
-            one = splat(f32xL, 1.0)
-            silu = div(g, add(one, exp(sub(zeros(f32xL), g))))
-            store(gate + 4 * i, mul(silu, load(f32xL, up + 4 * i)))
+            activated = _gelu(g) if gelu else _silu(g)
+            store(gate + 4 * i, mul(activated, load(f32xL, up + 4 * i)))
         _quantise_for(o, rows, planes, gate, row, first, last)
+
+
+@kernel
+def silu_mul(op, batch, thread, n_threads):
+    """x = silu(x) * y, x (gate) and y (up): f32[rows, n_in]; see _activate_mul."""
+    _activate_mul(op, batch, False)
+
+
+@kernel
+def gelu_mul(op, batch, thread, n_threads):
+    """x = gelu(x) * y, x (gate) and y (up): f32[rows, n_in]; see _activate_mul."""
+    _activate_mul(op, batch, True)
 
 
 @kernel

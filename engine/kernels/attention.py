@@ -55,7 +55,10 @@ _GRID, _GRID_1 = Tile(f32xL, R * _J, _J), Tile(f32xL, R, 1)  # R queries
 _LINE, _LINE_1 = Tile(f32xL, _J, _J), Tile(f32xL, 1, 1)  # one query
 _PROBS_BYTES = R * PAGE * 4
 _FACTORS_BYTES = 64
-_NEVER = -1e30  # a score that is no score; finite, so that differences stay numbers
+# A score that is no score, and what the running maximum starts from: finite, so that differences
+# stay numbers, and apart, so that a page of which a query sees nothing gives it weights of 0.
+_NEVER, _LOWEST = -1e30, -1e29
+ALL = 1 << 30  # a window without an end
 
 
 def scratch_bytes(n_head: int, n_head_kv: int, head_dim: int) -> int:
@@ -76,16 +79,20 @@ def _scores(grid, q, head_dim, keys, probs):
 
 
 @inline
-def _softmax_step(scores, n_visible, state):
+def _softmax_step(scores, n_hidden, n_visible, state):
     """Turn PAGE scores of one query into weights, and bring its state (maximum, sum) up to date.
+
+    The first n_hidden positions lie before the window, those from n_visible on in the future.
 
     Returns what the query's earlier output is to be multiplied with.
     """
-    never, limit = splat(f32xL, _NEVER), splat(i32xL, n_visible)
+    never = splat(f32xL, _NEVER)
+    first, limit = splat(i32xL, n_hidden), splat(i32xL, n_visible)
     peak = never
     for t in range(0, PAGE, L):
         place = plus_scalar(lane_index(i32xL), t)
         s = where_less(place, limit, load(f32xL, scores + 4 * t), never)
+        s = where_less(place, first, never, s)
         store(scores + 4 * t, s)
         peak = larger(s, peak)
     old = read_f32(state)
@@ -113,7 +120,7 @@ def _weigh(grid, columns, out, head_dim, d, factors, probs, values, n_visible):
 
 @inline
 def _attend_page(
-    grid, grid_1, n, q, out, states, limits, head_dim, keys, values, start, probs, factors
+    grid, grid_1, n, q, out, states, limits, window, head_dim, keys, values, start, probs, factors
 ):
     """Take one page into account for n (R or 1) queries.
 
@@ -122,9 +129,10 @@ def _attend_page(
     _scores(grid, q, head_dim, keys, probs)
     most = 0
     for r in range(n):
-        n_visible = min(max(read_i32(limits + 4 * r) - start, 0), PAGE)
+        limit = read_i32(limits + 4 * r) - start
+        n_visible = min(max(limit, 0), PAGE)
         most = max(most, n_visible)
-        factor = _softmax_step(probs + 4 * PAGE * r, n_visible, states + 8 * r)
+        factor = _softmax_step(probs + 4 * PAGE * r, limit - window, n_visible, states + 8 * r)
         write_f32(factors + 4 * r, factor)
     d = 0
     while d + _J * L <= head_dim:
@@ -180,22 +188,23 @@ def attention(op, batch, thread, n_threads):
                     scaled = mul(load(f32xL, x + 4 * d), splat(f32xL, o.scale))
                     store(queries + (i * head_dim + d) * 4, scaled)
                     store(outputs + (i * head_dim + d) * 4, zeros(f32xL))
-                write_f32(states + 8 * i, _NEVER)
+                write_f32(states + 8 * i, _LOWEST)
                 write_f32(states + 8 * i + 4, 0.0)
                 write_i32(limits + 4 * i, read_i32(b.pos + 4 * r) + 1)
-            for p in range(last // PAGE + 1):
+            first = max(read_i32(b.pos + 4 * row) + 1 - o.window, 0)
+            for p in range(first // PAGE, last // PAGE + 1):
                 layer = read_i64(table + 8 * p) + o.layer_offset
                 keys, values = k_at(layer, head, head_dim), v_at(layer, head, n_kv, head_dim)
                 if n == 1:
                     _attend_page(
-                        _LINE, _LINE_1, 1, queries, outputs, states, limits,
+                        _LINE, _LINE_1, 1, queries, outputs, states, limits, o.window,
                         head_dim, keys, values, p * PAGE, probs, factors,
                     )  # fmt: skip
                     continue
                 for i in range(0, padded, R):
                     q, out = queries + i * head_dim * 4, outputs + i * head_dim * 4
                     _attend_page(
-                        _GRID, _GRID_1, R, q, out, states + 8 * i, limits + 4 * i,
+                        _GRID, _GRID_1, R, q, out, states + 8 * i, limits + 4 * i, o.window,
                         head_dim, keys, values, p * PAGE, probs, factors,
                     )  # fmt: skip
             for i in range(n):

@@ -65,6 +65,9 @@ OP = np.dtype(
         ("rope_halves", np.int32),  # RoPE turns i with i + n_rot / 2 (1) or 2 i with 2 i + 1 (0)
         ("layer_offset", np.int64),  # bytes from a page's start to this layer's K
         ("table", np.int64),  # RoPE: f32[rows, n_rot], cosine and sine of each angle
+        ("window", np.int64),  # tokens that attention looks back on, the row's own included
+        ("q_norm", np.int64),  # f32[head_dim]: RMS norm of each query head before RoPE
+        ("k_norm", np.int64),  # the same for keys
         ("eps", np.float32),
         ("scale", np.float32),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.kernels.op import fields, kernel, take
 from engine.kernels.simd import add, i32x8, load, prefetch, store, zeros
 
-CHUNK = 1 << 20  # bytes that a thread takes at a time
+CHUNK = 1 << 20
 
 
 @kernel

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 
 from engine.jit import inline
+from engine.kernels.activation import inverse_rms
 from engine.kernels.kv_page import PAGE, k_at, v_at
 from engine.kernels.op import fields, kernel, n_rows, take
 from engine.kernels.simd import (
     L,
     f32xL,
     load,
+    mul,
     read_f32,
     read_f64,
     read_i32,
     read_i64,
     read_u16,
     stack,
+    store,
     store_f16,
     write_f32,
     write_u16,
@@ -62,9 +65,20 @@ def _turn(head, angles, n_rot, halves):
         write_f32(second + step * i, a * sin + b * cos)
 
 
+@inline
+def _norm_head(head, weight, head_dim, eps):
+    """RMS norm of one head, f32[head_dim] at `head`, in place; weight 0 = none."""
+    if weight != 0:
+        inverse = inverse_rms(head, head_dim, eps)
+        for i in range(0, head_dim, L):
+            v = mul(load(f32xL, head + 4 * i), inverse)
+            store(head + 4 * i, mul(v, load(f32xL, weight + 4 * i)))
+
+
 @kernel
 def rope_and_store(op, batch, thread, n_threads):
-    """Rotate queries and keys by their positions, then write keys and values into the row's page.
+    """Normalise (q_norm, k_norm; 0 = not) and rotate queries and keys, then write keys and values
+    into the row's page.
 
     x: queries f32[rows, n_head, head_dim]; y: keys, z: values f32[rows, n_head_kv, head_dim];
        table: of rope_angles.
@@ -83,8 +97,10 @@ def rope_and_store(op, batch, thread, n_threads):
         angles = o.table + row * o.n_rot * 4
         for g in range(group):
             q = o.x + (row * o.n_head + head * group + g) * head_dim * 4
+            _norm_head(q, o.q_norm, head_dim, o.eps)
             _turn(q, angles, o.n_rot, o.rope_halves)
         k = o.y + item * head_dim * 4
+        _norm_head(k, o.k_norm, head_dim, o.eps)
         _turn(k, angles, o.n_rot, o.rope_halves)
 
         pos = read_i32(b.pos + 4 * row)

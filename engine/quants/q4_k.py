@@ -111,6 +111,7 @@ def dot_q4_k(w, row_bytes, n_rows, n_in, x, out):
         for b in range(n_in // 256):
             prefetch(block + AHEAD)
             prefetch(block + AHEAD + 64)
+            prefetch(block + AHEAD + 128)
             scale, minimum = group_scales(block)
             minima = fma(minimum, load(f32x8, s_x + 32 * b), minima)
             x_b, d = x + 256 * b, d_x + 256 * b

@@ -117,6 +117,7 @@ def dot_q6_k(w, row_bytes, n_rows, n_in, x, out):
             prefetch(block + AHEAD)
             prefetch(block + AHEAD + 64)
             prefetch(block + AHEAD + 128)
+            prefetch(block + AHEAD + 192)
             first, second = group_scales(block)
             offsets = fma(first, load(f32x8, h_x + 64 * b), offsets)
             offsets = fma(second, load(f32x8, h_x + 64 * b + 32), offsets)

@@ -59,6 +59,7 @@ def dot_q8_0(w, row_bytes, n_rows, n_in, x, out):
         even, odd = zeros(f32xL), zeros(f32xL)  # two sums: one would wait for itself
         for b in range(0, n - 1, 2):
             prefetch(block + AHEAD)
+            prefetch(block + AHEAD + BYTES)
             even = _add_block(even, block, x + 64 * b, d_x + 4 * b)
             odd = _add_block(odd, block + BYTES, x + 64 * b + 64, d_x + 4 * b + 4)
             block += 2 * BYTES

@@ -171,6 +171,14 @@ def test_health_before_and_after_loading() -> None:
         assert client.health() == Health(True, "ok")
 
 
+def test_nobody_waits_for_a_server_that_has_failed() -> None:
+    with (
+        answering(503, {"status": "failed", "message": "the engine stopped"}) as client,
+        pytest.raises(ClientError, match="http://test cannot answer any more: the engine stopped"),
+    ):
+        list(client.until_ready())
+
+
 def test_the_key_is_sent_as_a_bearer_token() -> None:
     seen: list[httpx.Request] = []
 

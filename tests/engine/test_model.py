@@ -64,6 +64,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "linear rope": {"rope_scale": 4.0},
     "odd vocabulary": {"n_vocab": 281},
     "alignment": {"alignment": 64},
+    "qwen2": {"architecture": "qwen2", "qkv_bias": True},
+    "gemma3": {"architecture": "gemma3", "gemma": True, "n_layer": 7, "window": 40},
+    "gemma3 of one page": {"architecture": "gemma3", "gemma": True, "n_layer": 7, "window": 64},
 }
 
 

@@ -114,6 +114,7 @@ def test_some_prompts_of_a_request_do_not_fit_in_the_queue(serve: Any) -> None:
 def test_broken_engine_reaches_every_request(serve: Any) -> None:
     engine = FakeEngine(Script(prefill_s=30))
     running: Running = serve(engine)
+    assert httpx.get(running.url + "/health").status_code == 200
     with RawConnection(running.port) as waiting:
         waiting.post(CHAT, HELLO)
         wait_until(lambda: engine.is_busy)
@@ -123,6 +124,9 @@ def test_broken_engine_reaches_every_request(serve: Any) -> None:
         reply = httpx.post(running.url + CHAT, json={**HELLO, "stream": stream})
         assert reply.status_code == 500
         assert reply.json()["error"]["code"] == "engine_failed"
+    health = httpx.get(running.url + "/health")
+    assert health.status_code == 503
+    assert health.json() == {"status": "failed", "message": "the engine thread stopped"}
 
 
 def test_bug_is_logged_and_not_told(
