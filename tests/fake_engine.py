@@ -184,7 +184,7 @@ class FakeEngine:
         """As when the engine's thread dies of a bug."""
         self._die(EngineFailed("the engine thread stopped"))
 
-    def wait_until_idle(self, timeout_s: float = 2.0) -> None:
+    def wait_until_idle(self, timeout_s: float = 10.0) -> None:
         """Until nothing runs or waits. Fails after `timeout_s`."""
         limit = time.monotonic() + timeout_s
         while self._current or self._waiting:

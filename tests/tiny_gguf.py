@@ -39,6 +39,8 @@ CHATML_TEMPLATE = (
 # Types that gguf.quants cannot quantise to get random blocks instead: byte offset of each f16
 # field, and how large it is beside the first, chosen to give weights a mean near 0.
 RANDOM_BLOCKS: Mapping[T, tuple[tuple[int, float], ...]] = {
+    T.Q2_K: ((80, 1.0), (82, 1.5)),
+    T.Q3_K: ((108, 1.0),),
     T.Q4_K: ((0, 1.0), (2, 7.5)),
     T.Q5_K: ((0, 1.0), (2, 15.5)),
     T.Q6_K: ((208, 1.0),),

@@ -308,6 +308,28 @@ def _widen_f16(builder, h, vec_ir):
     return builder.bitcast(builder.or_(builder.bitcast(scaled, i32), sign), vec_ir)
 
 
+def _choose_by_bits(builder, vec, address, first, yes, no):
+    """A vector that holds `yes` in the lanes whose bit is set, `no` in the others; lane 0 takes bit
+    number `first` of those at address.
+
+    A CPU with mask registers takes the bits as they are. Another one gives each lane the byte or
+    word that holds its bit, and compares.
+    """
+    n, elem = vec.n, vec.ir.element
+    if PROFILE.lanes == 16:
+        at = builder.add(address, ir.IntType(64)(first // 8))
+        is_set = builder.bitcast(_load(builder, at, ir.IntType(n)), ir.VectorType(ir.IntType(1), n))
+    else:
+        width = elem.width
+        at = builder.add(address, ir.IntType(64)(first // width * (width // 8)))
+        words = _load(builder, at, ir.VectorType(elem, max(1, n // width)))
+        own = _shuffle(builder, words, words, [i // width for i in range(n)])
+        bit = ir.Constant(vec.ir, [1 << (first + i) % width for i in range(n)])
+        is_set = builder.icmp_unsigned("==", builder.and_(own, bit), bit)
+    yes, no = (ir.Constant(vec.ir, [value] * n) for value in (yes, no))
+    return builder.select(is_set, yes, no)
+
+
 def _narrow_f16(builder, f, n):
     """f32 -> f16 bits (i16), to nearest even; values beyond f16 become infinity."""
     half = ir.VectorType(ir.HalfType(), n)
@@ -434,12 +456,31 @@ def load_nibbles(typingctx, address):
 
 
 @intrinsic
+def load_bits(typingctx, kind, address, yes, no):
+    """One of two literals for each bit at address, the lowest first: `yes` where it is set, else
+    `no`. kind: an integer vector, or a tile of neighbours.
+    """
+    if not isinstance(yes, types.IntegerLiteral) or not isinstance(no, types.IntegerLiteral):
+        return None
+    vec, n_vectors = (kind.of, 1) if isinstance(kind.of, Vec) else (kind.of.vec, kind.of.n)
+
+    def codegen(_context, builder, _sig, args):
+        choice = yes.literal_value, no.literal_value
+        vectors = [
+            _choose_by_bits(builder, vec, args[1], i * vec.n, *choice) for i in range(n_vectors)
+        ]
+        return vectors[0] if isinstance(kind.of, Vec) else _tile(builder, kind.of, vectors)
+
+    return kind.of(kind, types.int64, yes, no), codegen
+
+
+@intrinsic
 def prefetch(typingctx, address):
-    """Ask for a cache line that will be read soon; any address is allowed."""
+    """Ask for a cache line that will be read soon, once, and not again; any address is allowed."""
 
     def codegen(context, builder, _sig, args):
         pointer = builder.inttoptr(args[0], _I8P)
-        _call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, _I32(0), _I32(3), _I32(1)])
+        _call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, _I32(0), _I32(0), _I32(1)])
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen

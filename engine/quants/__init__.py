@@ -5,12 +5,12 @@ in the tuple below.
 from __future__ import annotations
 
 from engine.errors import UnsupportedModel
-from engine.quants import bf16, f16, f32, q4_0, q4_1, q4_k, q6_k, q8_0
+from engine.quants import bf16, f16, f32, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0
 from engine.quants.base import QuantType
 
 QUANTS: dict[int, QuantType] = {
     module.QUANT.ggml_type: module.QUANT
-    for module in (f32, f16, bf16, q4_0, q4_1, q8_0, q4_k, q6_k)
+    for module in (f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k)
 }
 
 

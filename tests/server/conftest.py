@@ -46,7 +46,7 @@ def start(
 
     def stop() -> None:
         server.should_exit = True
-        thread.join(5)
+        thread.join(20)
         assert not thread.is_alive(), "the server does not stop"
 
     return Running(socket.getsockname()[1], loader, loaded), stop
@@ -77,7 +77,7 @@ def serve() -> Iterator[Callable[..., Running]]:
 
 
 def wait_until_ready(running: Running) -> None:
-    assert running.loaded.wait(5), "the engine does not load"
+    assert running.loaded.wait(20), "the engine does not load"
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """A process that serves a FakeEngine: `python -m tests.server.fake_serve '{"mode": ..., ...}'`.
 
-mode: how loading goes ("ok", "stuck", "damaged", "bug"); script: what the engine does; the rest are
-sections of settings.
+mode: how loading goes ("ok", "stuck", "damaged", "bug"), or "stubborn" for an engine that does not
+close; script: what the engine does; the rest are sections of settings.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ def main(mode: str = "ok", script: str = "usual", **overrides: dict[str, Any]) -
             raise GGUFError(Path("x.gguf"), "tensor 'output.weight' lies outside the file")
         if mode == "bug":
             raise KeyError("llama.\ncontext_length")
-        return FakeEngine(SCRIPTS[script])
+        engine = FakeEngine(SCRIPTS[script])
+        if mode == "stubborn":
+            engine.close = lambda timeout_s=2.0: threading.Event().wait()  # type: ignore[assignment]
+        return engine
 
     return serve(load_config(overrides=overrides), make_engine)
 

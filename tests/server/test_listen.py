@@ -32,7 +32,7 @@ def test_any_free_port(opened: list[socket.socket]) -> None:
     opened += listen("127.0.0.1", 0, 8)
     port = opened[0].getsockname()[1]
     assert port > 0
-    socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    socket.create_connection(("127.0.0.1", port), timeout=5).close()
 
 
 def test_replies_are_not_delayed(opened: list[socket.socket]) -> None:
@@ -79,7 +79,7 @@ def test_taken_port_is_named(opened: list[socket.socket]) -> None:
 def test_ipv6(opened: list[socket.socket]) -> None:
     opened += listen("::1", 0, 8)
     port = opened[0].getsockname()[1]
-    socket.create_connection(("::1", port), timeout=1).close()
+    socket.create_connection(("::1", port), timeout=5).close()
     with pytest.raises(ListenError, match=rf"\[::1\]:{port} is in use already"):
         listen("localhost", port, 8)
 

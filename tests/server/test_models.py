@@ -28,7 +28,7 @@ def test_loading_then_ready(serve: Any) -> None:
         return FakeEngine()
 
     running: Running = serve(make_engine)
-    assert half.wait(2)
+    assert half.wait(20)
     with httpx.Client(base_url=running.url) as client:
         health = client.get("/health")
         assert health.status_code == 503

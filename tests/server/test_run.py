@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from server.run import GIVE_UP_S
 from tests.server.test_listen import has_ipv6
 from tests.server.wire import RawConnection
 
@@ -46,7 +47,6 @@ class Process:
         )
         self.output = ""
         self.port = 0
-        self.started_at = time.monotonic()
 
     def read_until(self, pattern: str) -> re.Match[str]:
         """Read lines of standard output until one matches."""
@@ -74,7 +74,7 @@ class Process:
         for number in signals:
             self.popen.send_signal(number)
             time.sleep(0.1)  # one that is still pending would swallow the next
-        _, errors = self.popen.communicate(timeout=10)
+        _, errors = self.popen.communicate(timeout=60)
         return self.popen.returncode, time.monotonic() - began, errors
 
 
@@ -95,7 +95,7 @@ def run() -> Iterator[Callable[..., Process]]:
 def test_ready_and_the_curl_line_works_as_pasted(run: Any) -> None:
     process = run().listening()
     line = process.read_until("^curl .*").string
-    reply = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=10)
+    reply = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=30)
     assert json.loads(reply.stdout)["choices"][0]["message"]["content"] == "Paris."
     status, took_s, errors = process.stop(signal.SIGTERM)
     assert (status, errors) == (0, "")
@@ -145,13 +145,13 @@ def test_a_signal_ends_it_in_every_state(run: Any, state: str, number: signal.Si
 
 
 def test_a_second_interrupt_ends_it_at_once(run: Any) -> None:
-    process = run(script="flood").ready()
+    process = run(mode="stubborn").ready()
     client = RawConnection(process.port)
     client.post(CHAT, {**HELLO, "stream": True})
-    time.sleep(0.3)
+    assert client.head()[0] == 200
     status, took_s, errors = process.stop(signal.SIGINT, signal.SIGINT)
     assert (status, errors) == (0, "")
-    assert took_s < 0.4
+    assert took_s < GIVE_UP_S  # when one alone would have ended it
     client.socket.close()
 
 
@@ -195,7 +195,7 @@ def test_no_model_is_a_failure(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
     )
     assert done.returncode == 1
     assert done.stderr == (
@@ -205,14 +205,12 @@ def test_no_model_is_a_failure(tmp_path: Path) -> None:
 
 def test_taken_port(run: Any) -> None:
     first = run().listening()
-    start_s = time.monotonic() - first.started_at  # imports, mostly
     first.read_until("^curl ")
-    second = run(mode="stuck", server={"port": first.port})  # it must not come to loading
+    second = run(mode="stuck", server={"port": first.port})  # would never end if it came to loading
     status, _, errors = second.stop()
     assert status == 1
     assert errors.startswith(f"rushlight: error: 127.0.0.1:{first.port} is in use already")
     assert errors.count("\n") == 1
-    assert time.monotonic() - second.started_at < start_s + 1
     assert httpx.get(f"http://127.0.0.1:{first.port}/health").status_code == 200
 
 
@@ -267,4 +265,4 @@ def test_a_closed_port_is_free_again(run: Any) -> None:
         first.stop(signal.SIGTERM)
     second = run(server={"port": first.port}).ready()
     assert second.port == first.port
-    socket.create_connection(("127.0.0.1", second.port), timeout=1).close()
+    socket.create_connection(("127.0.0.1", second.port), timeout=5).close()

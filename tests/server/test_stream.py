@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from typing import Any
@@ -89,25 +88,34 @@ def test_characters_pass_as_they_are(http: httpx.Client, fake: FakeEngine) -> No
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text
 
 
-def test_comments_come_at_once_and_while_waiting(serve: Any) -> None:
-    engine = FakeEngine(Script(prefill_s=0.8))
-    running: Running = serve(engine, server={"progress_every_s": 0.1})
+def test_the_first_comment_comes_at_once(serve: Any) -> None:
+    engine = FakeEngine(Script(prefill_s=600))
+    running: Running = serve(engine, server={"progress_every_s": 15})
     with RawConnection(running.port) as first, RawConnection(running.port) as second:
-        first.post(TEXT, {**BODIES[TEXT], "prompt": "something else"})
+        first.post(TEXT, BODIES[TEXT])
         assert first.head()[0] == 200
         wait_until(lambda: engine.submitted and not engine.n_waiting)
         began = time.monotonic()
         second.post(CHAT, BODIES[CHAT])
         assert second.head()[0] == 200
         assert second.chunk() == b": queued, 1 ahead\n\n"
-        assert time.monotonic() - began < 0.1
-        stream, at = b"", [time.monotonic()]
+        assert time.monotonic() - began < 5
+
+
+def test_comments_come_while_waiting(serve: Any) -> None:
+    engine = FakeEngine(Script(prefill_s=0.8))
+    running: Running = serve(engine, server={"progress_every_s": 0.1})
+    with RawConnection(running.port) as first, RawConnection(running.port) as second:
+        first.post(TEXT, {**BODIES[TEXT], "prompt": "something else"})
+        assert first.head()[0] == 200
+        wait_until(lambda: engine.submitted and not engine.n_waiting)
+        second.post(CHAT, BODIES[CHAT])
+        assert second.head()[0] == 200
+        stream = b""
         while chunk := second.chunk():
             stream += chunk
-            at.append(time.monotonic())
-    assert max(b - a for a, b in itertools.pairwise(at)) < 0.3
     data, comments = parse_sse(stream.decode())
-    assert "queued, 1 ahead" in comments
+    assert comments.count("queued, 1 ahead") >= 2  # 8 on an idle machine
     prefill = [comment for comment in comments if comment.startswith("prefill")]
     assert len(prefill) >= 3
     done = [int(comment.split()[1].split("/")[0]) for comment in prefill]

@@ -34,7 +34,7 @@ def chunks_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(item) for item in data[:-1]]
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 2.0) -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
     """Until `condition()` holds. Fails after `timeout_s`."""
     limit = time.monotonic() + timeout_s
     while not condition():
@@ -56,7 +56,7 @@ class RawConnection:
     """A socket that speaks just enough HTTP/1.1 to be rude with."""
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
-        self.socket = socket.create_connection((host, port), timeout=5)
+        self.socket = socket.create_connection((host, port), timeout=20)
         self._buffer = b""
 
     def __enter__(self) -> RawConnection:
@@ -98,7 +98,7 @@ class RawConnection:
         data = self._take(n + 2)
         return data[:n]
 
-    def is_closed(self, within_s: float = 2.0) -> bool:
+    def is_closed(self, within_s: float = 10.0) -> bool:
         """Whether the server closes, whatever it still sends."""
         limit = time.monotonic() + within_s
         while (left := limit - time.monotonic()) > 0:

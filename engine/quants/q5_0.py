@@ -1,0 +1,104 @@
+"""Q5_0: 32 weights in 22 bytes, one scale, values -16..15.
+
+d   f16       scale
+qh  u32       bit i: the fifth bit of weight i
+qs  u8[16]    low nibbles: weights 0..15, high nibbles: weights 16..31
+
+weight = d * (five bits - 16)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.jit import inline
+from engine.kernels.activation import dot_group, q8_d
+from engine.kernels.op import AHEAD, part
+from engine.kernels.simd import (
+    WIDE,
+    L,
+    add,
+    bor,
+    concat,
+    f32xL,
+    interleave,
+    load,
+    load_bits,
+    load_nibbles,
+    mask,
+    prefetch,
+    read_f16,
+    read_f32,
+    shr,
+    splat,
+    stack,
+    store,
+    sum_lanes,
+    u8x16,
+    u8x32,
+    write_f32,
+    zeros,
+)
+from engine.kernels.tile import STAGE, offset_at, scale_at, tile_dot_5bit
+from engine.quants.base import Blocks, FewInput, Floats, QuantType
+
+BLOCK = np.dtype([("d", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
+BYTES = BLOCK.itemsize
+SIXTEEN = np.float32(16)
+
+
+def dequantize(blocks: Blocks) -> Floats:
+    d = blocks["d"].astype(np.float32)[:, None]
+    low = np.concatenate([blocks["qs"] & 15, blocks["qs"] >> 4], axis=1)
+    high = blocks["qh"][:, None] >> np.arange(32, dtype=np.uint32) & 1
+    return d * ((low | high << 4).astype(np.float32) - SIXTEEN)
+
+
+@inline
+def _add_block(sums, block, x, d_x):
+    # 16 less where the fifth bit is not set: then no offset is left to take off.
+    weights = add(load_nibbles(block + 6), load_bits(WIDE, block + 2, 0, -16))
+    return dot_group(sums, weights, x, splat(f32xL, read_f16(block) * read_f32(d_x)))
+
+
+@part(6)
+def dot_q5_0(w, row_bytes, n_rows, n_in, x, out):
+    n = n_in // 32
+    d_x = q8_d(x + n_in, n_in)
+    for r in range(n_rows):
+        block = w + r * row_bytes
+        even, odd = zeros(f32xL), zeros(f32xL)  # two sums: one would wait for itself
+        for b in range(0, n - 1, 2):
+            prefetch(block + AHEAD)
+            even = _add_block(even, block, x + 64 * b, d_x + 4 * b)
+            odd = _add_block(odd, block + BYTES, x + 64 * b + 64, d_x + 4 * b + 4)
+            block += 2 * BYTES
+        if n % 2:
+            even = _add_block(even, block, x + 64 * (n - 1), d_x + 4 * (n - 1))
+        write_f32(out + 4 * r, sum_lanes(add(even, odd)))
+
+
+@inline
+def five_bits(block):
+    """A block's 32 weights, 0..31."""
+    packed = load(u8x16, block + 6)
+    return bor(concat(mask(packed, 15), shr(packed, 4)), load_bits(u8x32, block + 2, 16, 0))
+
+
+@part(6)
+def unpack_q5_0(w, row_bytes, n_rows, k0, kn, tile):
+    scale, offset = scale_at(tile, kn), offset_at(tile, kn, 32)
+    rows = stack(STAGE)
+    for b in range(kn // 32):
+        for r in range(L):
+            block = w + min(r, n_rows - 1) * row_bytes + (k0 // 32 + b) * BYTES
+            store(rows + 32 * r, five_bits(block))
+            d = read_f16(block)
+            write_f32(scale + (b * L + r) * 4, d)
+            write_f32(offset + (b * L + r) * 4, -SIXTEEN * d)
+        interleave(rows, tile + 32 * L * b)
+
+
+QUANT = QuantType(
+    "Q5_0", 6, BLOCK, 32, 32, dequantize, FewInput.Q16, dot_q5_0, unpack_q5_0, tile_dot_5bit
+)
