@@ -86,7 +86,7 @@ class Engine:
 
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a raw completion prompt. Special tokens' texts in it stay text."""
-        return self.tokenizer.encode(text)
+        return self.tokenizer.encode_prompt(text)
 
     def encode_chat(
         self,

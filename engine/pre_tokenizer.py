@@ -45,6 +45,20 @@ _LLAMA_3 = PreTokenizer(
     (_GPT_4.replace("DIGITS", r"\p{N}{1,3}"),), ignore_merges=True, add_bos=True
 )
 _QWEN_2 = PreTokenizer((_GPT_4.replace("DIGITS", r"\p{N}"),))
+# Letters that have upper and lower case, in the Unicode of its makers. Escapes: NFC would change them.
+_DEEPSEEK_LETTERS = (
+    r"A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅ"
+    r"Ὀ-Ὅὐ-ὗὙὛὝὟ-\u1f7dᾀ-ᾴᾶ-ᾼ\u1fbeῂ-ῄῆ-ῌῐ-\u1fd3ῖ-\u1fdbῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴ"
+    r"ℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+)
+_DEEPSEEK_LLM = PreTokenizer((
+    r"[\r\n]",
+    rf"\s?[{_DEEPSEEK_LETTERS}]+",
+    r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+",
+    r"\s+$",
+    r"[一-龥ࠀ-一가-\ud7ff]+",
+    r"\p{N}+",
+))  # fmt: skip
 
 PRE_TOKENIZERS: Final[dict[str, PreTokenizer]] = {
     "llama-bpe": _LLAMA_3,
@@ -52,6 +66,8 @@ PRE_TOKENIZERS: Final[dict[str, PreTokenizer]] = {
     "llama-v3": _LLAMA_3,
     "qwen2": _QWEN_2,
     "deepseek-r1-qwen": _QWEN_2,
+    "deepseek-llm": _DEEPSEEK_LLM,
+    "falcon": PreTokenizer((r"[\p{P}$+<=>^~|`]+", _GPT_2, "[0-9][0-9][0-9]")),
     "gpt-2": PreTokenizer((_GPT_2,)),
     "smollm": PreTokenizer((r"\p{N}", _GPT_2)),
     "default": PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT_2, r"\p{N}+", "[0-9][0-9][0-9]")),

@@ -1,28 +1,35 @@
-"""Text to token ids and back: byte-level BPE, from the vocabulary and merges of a GGUF file.
+"""Text to token ids and back, from the vocabulary of a GGUF file.
 
-The `tokenizers` library merges. Special tokens, BOS and the way back to text are done here, so that
-they follow the GGUF and not the library. Does not know chat templates.
+One of two mergers cuts ordinary text: byte-level BPE or SentencePiece. Special tokens, BOS, EOS,
+the space that SentencePiece puts before a text, and the way back to text are done here, so that
+they follow the GGUF and not a library. Does not know chat templates.
 """
 
 from __future__ import annotations
 
 import codecs
-import contextlib
-import gc
 import re
-from collections.abc import Iterable, Iterator
-from typing import Final, Self
+from collections.abc import Iterable
+from typing import Final, Protocol, Self
 
-import tokenizers
-from tokenizers.models import BPE
-
+from engine.byte_level_bpe import ByteLevelBPE
 from engine.errors import GGUFError, InvalidRequest, UnsupportedModel
 from engine.gguf_file import GGUFFile
-from engine.pre_tokenizer import PreTokenizer, choose_pre_tokenizer
+from engine.pre_tokenizer import choose_pre_tokenizer
+from engine.sentencepiece import SentencePiece
 from engine.special_tokens import SpecialTokens, unshield
 from engine.vocabulary import TokenType, Vocabulary
 
+MODELS: Final = ("gpt2", "llama")  # `tokenizer.ggml.model`: byte-level BPE, SentencePiece
+
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_WHITESPACE: Final = " \t\n\v\f\r"
+
+
+class Merger(Protocol):
+    """Cuts a text without special tokens into tokens."""
+
+    def encode(self, text: str) -> list[int]: ...
 
 
 class Tokenizer:
@@ -30,22 +37,37 @@ class Tokenizer:
 
     n_vocab: ids are 0 .. n_vocab - 1.
     bos_id:  None when the file names none; so with eos_id.
-    add_bos: whether a prompt starts with `bos_id`.
+    add_bos: whether a text starts with `bos_id`.
+    add_eos: whether a text that is not a prompt ends with `eos_id`.
     eog_ids: every token that ends a generation.
+    space_prefix: whether a space goes before a text, and before one that follows a special token.
     """
 
-    def __init__(self, vocabulary: Vocabulary, bpe: BPE, pre: PreTokenizer) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        merger: Merger,
+        *,
+        add_bos: bool,
+        space_prefix: bool = False,
+        space_eaters: Iterable[int] = (),
+    ) -> None:
+        """add_bos: the merger's custom, for files that do not say.
+        space_eaters: special tokens that swallow the whitespace behind them.
+        """
         self.vocabulary: Final = vocabulary
         self.n_vocab: Final = len(vocabulary.texts)
         self.bos_id: Final = vocabulary.bos_id
         self.eos_id: Final = vocabulary.eos_id
-        wants_bos = pre.add_bos if vocabulary.add_bos is None else vocabulary.add_bos
+        wants_bos = add_bos if vocabulary.add_bos is None else vocabulary.add_bos
         self.add_bos: Final = wants_bos and vocabulary.bos_id is not None
+        self.add_eos: Final = bool(vocabulary.add_eos) and vocabulary.eos_id is not None
         self.eog_ids: Final = vocabulary.eog_ids
+        self.space_prefix: Final = space_prefix
+        self._space_eaters = frozenset(space_eaters)
         self._added_words = SpecialTokens(vocabulary.user_defined)
         self._special = SpecialTokens(vocabulary.user_defined | vocabulary.control)
-        self._bpe = tokenizers.Tokenizer(bpe)
-        self._bpe.pre_tokenizer = pre.splitter()
+        self._merger = merger
 
     @classmethod
     def from_gguf(cls, gguf: GGUFFile, pre_substitute: str = "") -> Self:
@@ -55,27 +77,57 @@ class Tokenizer:
         Raises UnsupportedModel, GGUFError, ConfigError (the substitute is not known either).
         """
         model = gguf.get_str("tokenizer.ggml.model")
-        if model != "gpt2":
-            raise UnsupportedModel("tokenizer", model, ("gpt2",))
+        if model not in MODELS:
+            raise UnsupportedModel("tokenizer", model, MODELS)
+        return (
+            cls._byte_level(gguf, pre_substitute) if model == "gpt2" else cls._sentencepiece(gguf)
+        )
+
+    @classmethod
+    def _byte_level(cls, gguf: GGUFFile, pre_substitute: str) -> Self:
         pre = choose_pre_tokenizer(gguf.get_str("tokenizer.ggml.pre", ""), pre_substitute)
-        texts = gguf.get_strings("tokenizer.ggml.tokens").to_list()
-        # Backwards, so that of equal texts the first one's id stays.
-        ids = dict(zip(reversed(texts), range(len(texts) - 1, -1, -1), strict=True))
+        ids = _ids_by_text(gguf)
         vocabulary = Vocabulary.from_gguf(gguf, ids)
-        for text, token_id in vocabulary.control.items():
-            if vocabulary.types[token_id] == TokenType.CONTROL:
-                ids.pop(text, None)  # no text may merge to one
-        return cls(vocabulary, _build_bpe(gguf, ids, pre.ignore_merges), pre)
+        _drop(ids, vocabulary, TokenType.CONTROL)
+        return cls(vocabulary, ByteLevelBPE.from_gguf(gguf, ids, pre), add_bos=pre.add_bos)
+
+    @classmethod
+    def _sentencepiece(cls, gguf: GGUFFile) -> Self:
+        ids = _ids_by_text(gguf)
+        vocabulary = Vocabulary.from_gguf(gguf, ids)
+        unknown = vocabulary.unknown_id
+        byte_ids = [ids.get(f"<0x{byte:02X}>", unknown) for byte in range(256)]
+        known = [token_id for token_id in byte_ids if token_id is not None]
+        if len(known) < 256:
+            raise GGUFError(gguf.path, "its tokens lack <0x00> .. <0xFF> and an unknown token")
+        _drop(ids, vocabulary, TokenType.CONTROL, TokenType.UNKNOWN, TokenType.BYTE)
+        return cls(
+            vocabulary,
+            SentencePiece.from_gguf(gguf, ids, known),
+            add_bos=True,
+            space_prefix=gguf.get_bool("tokenizer.ggml.add_space_prefix", True),
+            space_eaters=_space_eaters(gguf, vocabulary),
+        )
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of a text.
 
-        add_special:   begin with BOS if the model wants one; one that stands there is not doubled.
+        add_special:   begin with BOS and end with EOS if the model wants them; a BOS that stands
+                       there is not doubled.
         parse_special: read control tokens in the text. Only for text that no user wrote.
         Raises InvalidRequest when the text is not Unicode (a lone surrogate).
         """
         special = self._special if parse_special else self._added_words
-        return self._encode(special.split(text), add_special)
+        ids = self._encode(special.split(text), add_special)
+        if add_special and self.add_eos and self.eos_id is not None:
+            ids.append(self.eos_id)
+        return ids
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Token ids of a text to be continued: never ends with EOS, whatever the file says, as
+        nothing would follow. Control tokens' texts stay text. Raises InvalidRequest as `encode`.
+        """
+        return self._encode(self._added_words.split(text), True)
 
     def encode_template(self, rendered: str) -> list[int]:
         """Token ids of a rendered chat template: its control tokens count, shielded ones do not.
@@ -91,37 +143,50 @@ class Tokenizer:
         decoder = StreamDecoder(self)
         return "".join([decoder.push(token_id) for token_id in ids]) + decoder.flush()
 
-    def _encode(self, pieces: Iterable[str | int], add_special: bool) -> list[int]:
+    def _encode(self, pieces: Iterable[str | int], add_bos: bool) -> list[int]:
         ids: list[int] = []
+        begins = True  # the text, or the text after a special token
         for piece in pieces:
-            ids += [piece] if isinstance(piece, int) else self._encode_words(piece)
-        if add_special and self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
+            if isinstance(piece, int):
+                ids.append(piece)
+                begins = True
+                continue
+            if lone := _SURROGATE.search(piece):  # JSON can hold one, UTF-8 cannot
+                bad = f"U+{ord(lone[0]):04X}"
+                raise InvalidRequest(f"the text is not Unicode: it holds a lone surrogate {bad}")
+            text = piece.lstrip(_WHITESPACE) if ids and ids[-1] in self._space_eaters else piece
+            if text:
+                ids += self._merger.encode(f" {text}" if begins and self.space_prefix else text)
+                begins = False
+        if add_bos and self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
         return ids
-
-    def _encode_words(self, text: str) -> list[int]:
-        if lone := _SURROGATE.search(text):  # JSON can hold one, UTF-8 cannot
-            bad = f"U+{ord(lone[0]):04X}"
-            raise InvalidRequest(f"the text is not Unicode: it holds a lone surrogate {bad}")
-        return self._bpe.encode(text, add_special_tokens=False).ids
 
 
 class StreamDecoder:
     """Turns tokens into text one by one and holds back the bytes of an unfinished character.
 
     Everything `push` returned, joined, is the exact text. Bytes that can be part of no character
-    come out as U+FFFD, once that is certain. Control tokens are ''.
+    come out as U+FFFD, once that is certain. Control tokens are ''. The space that `encode` puts
+    before a text is taken away again.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, after: int | None = None) -> None:
+        """after: the token before the first one; None at the beginning of a text."""
         self._vocabulary = tokenizer.vocabulary
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._space_prefix = tokenizer.space_prefix
+        self._begins = after is None or self._vocabulary.is_special(after)
 
     def push(self, token_id: int) -> str:
         """The text that is complete with this token."""
+        begins, self._begins = self._begins, self._vocabulary.is_special(token_id)
         if self._vocabulary.is_hidden(token_id):
             return ""
-        return self._utf8.decode(self._vocabulary.bytes_of(token_id))
+        data = self._vocabulary.bytes_of(token_id)
+        if begins and self._space_prefix and not self._begins:
+            data = data.removeprefix(b" ")
+        return self._utf8.decode(data)
 
     def flush(self) -> str:
         """End the text; ''. A character never finished is dropped: half of one is no text."""
@@ -129,31 +194,23 @@ class StreamDecoder:
         return ""
 
 
-def _build_bpe(gguf: GGUFFile, ids: dict[str, int], ignore_merges: bool) -> BPE:
-    with _collector_paused():
-        merges = gguf.get_strings("tokenizer.ggml.merges")
-        halves = " ".join(merges.to_list()).split(" ")
-        if len(halves) != 2 * len(merges):
-            raise GGUFError(gguf.path, "tokenizer.ggml.merges: each is two tokens and a space")
-        pairs = list(zip(halves[::2], halves[1::2], strict=True))
-        del halves  # 30 MB
-        try:
-            return BPE(ids, pairs, ignore_merges=ignore_merges)
-        except Exception:
-            # The library wants merges of known tokens to known tokens, in Unicode. Files with a cut
-            # vocabulary or damaged texts hold others, which no text could use.
-            known = {text: i for text, i in ids.items() if not _SURROGATE.search(text)}
-            usable = [(a, b) for a, b in pairs if a in known and b in known and a + b in known]
-            return BPE(known, usable, ignore_merges=ignore_merges)
+def _ids_by_text(gguf: GGUFFile) -> dict[str, int]:
+    """text -> id of every token; of equal texts the first one's."""
+    texts = gguf.get_strings("tokenizer.ggml.tokens").to_list()
+    return dict(zip(reversed(texts), range(len(texts) - 1, -1, -1), strict=True))
 
 
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Half a million tuples make the cycle collector walk the heap again and again, for 0.2 s."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+def _drop(ids: dict[str, int], vocabulary: Vocabulary, *types: TokenType) -> None:
+    """Take tokens of these types out of `ids`, so that no text may merge to one."""
+    for token_id, kind in enumerate(vocabulary.types):
+        if kind in types:
+            ids.pop(vocabulary.texts[token_id], None)
+
+
+def _space_eaters(gguf: GGUFFile, vocabulary: Vocabulary) -> list[int]:
+    """Phi-3's special tokens, but for three. No GGUF says so; as llama.cpp, go by the name."""
+    name = gguf.get_str("general.name", "").lower().replace(" ", "-")
+    if "phi-3" not in name and "phi3" not in name:
+        return []
+    special = vocabulary.user_defined | vocabulary.control
+    return [special[text] for text in special if text not in ("<unk>", "<s>", "<|endoftext|>")]

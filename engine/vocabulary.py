@@ -30,8 +30,12 @@ class TokenType(enum.IntEnum):
     BYTE = 6  # named <0x0A>
 
 
+SPACE: Final = "▁"  # U+2581, how SentencePiece spells one
+
 HIDDEN: Final = (TokenType.CONTROL, TokenType.UNKNOWN)
-SPECIAL: Final = (*HIDDEN, TokenType.USER_DEFINED)  # spelled as they are, not in byte letters
+SPECIAL: Final = (*HIDDEN, TokenType.USER_DEFINED)  # spelled as they are
+
+SENTENCEPIECE_IDS: Final = {"unknown": 0, "bos": 1, "eos": 2}  # where the file names none
 
 # Metadata keys and texts of tokens that end a generation. Files name them in many places, and often
 # only some of them, so the set is the union of all; llama.cpp knows the same texts.
@@ -49,10 +53,12 @@ END_TEXTS: Final = frozenset({
 class Vocabulary:
     """The tokens of one model.
 
-    texts:        as the file spells them: special tokens as they are, others in byte letters.
+    texts:        as the file spells them: special tokens as they are, others by `byte_letters`.
     types:        TokenType of each, one byte per token.
-    bos_id:       None when the file names none; so with eos_id.
-    add_bos:      the file's own word on whether a prompt starts with BOS; None when it has none.
+    byte_letters: True: a letter for each byte; False: as they are, but SPACE for a space.
+    bos_id:       None when the file names none; so with eos_id and unknown_id.
+    add_bos:      the file's own word on whether a text starts with BOS; None when it has none.
+    add_eos:      so on whether one ends with EOS.
     eog_ids:      every token that ends a generation.
     control:      text -> id of the tokens that only a template may print.
     user_defined: text -> id of the added words that any text may hold: tool and thinking tags, ...
@@ -60,9 +66,12 @@ class Vocabulary:
 
     texts: Sequence[str]
     types: bytes
+    byte_letters: bool
     bos_id: int | None
     eos_id: int | None
+    unknown_id: int | None
     add_bos: bool | None
+    add_eos: bool | None
     eog_ids: frozenset[int]
     control: dict[str, int]
     user_defined: dict[str, int]
@@ -84,9 +93,12 @@ class Vocabulary:
         return cls(
             texts,
             types.tobytes(),
+            byte_letters=gguf.get_str("tokenizer.ggml.model") == "gpt2",
             bos_id=_token_id(gguf, "bos", len(texts)),
             eos_id=_token_id(gguf, "eos", len(texts)),
+            unknown_id=_token_id(gguf, "unknown", len(texts)),
             add_bos=gguf.get_bool("tokenizer.ggml.add_bos_token", None),
+            add_eos=gguf.get_bool("tokenizer.ggml.add_eos_token", None),
             eog_ids=eog_ids,
             # A single character cannot be broken by `shield`, so none is ever read as control.
             control={texts[i]: i for i in hidden if len(texts[i]) > 1},
@@ -100,7 +112,14 @@ class Vocabulary:
             return text.encode("utf-8", "surrogateescape")
         if kind == TokenType.BYTE and (named := _BYTE_TOKEN.fullmatch(text)):
             return bytes.fromhex(named[1])
+        if not self.byte_letters:
+            return text.replace(SPACE, " ").encode("utf-8", "surrogateescape")
         return b"".join(_BYTE_OF.get(c) or c.encode("utf-8", "surrogateescape") for c in text)
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether the token stands for itself in a text, cutting it in two."""
+        kind = self.types[token_id]
+        return kind in (TokenType.CONTROL, TokenType.USER_DEFINED) or token_id in self.eog_ids
 
     def is_hidden(self, token_id: int) -> bool:
         """Whether the token is structure that is never shown."""
@@ -134,7 +153,9 @@ def _token_types(gguf: GGUFFile, n_vocab: int) -> npt.NDArray[np.uint8]:
 
 def _token_id(gguf: GGUFFile, name: str, n_vocab: int) -> int | None:
     key = f"tokenizer.ggml.{name}_token_id"
-    token_id = gguf.get_int(key, None)
+    is_sentencepiece = gguf.get_str("tokenizer.ggml.model") == "llama"
+    usual = SENTENCEPIECE_IDS.get(name) if is_sentencepiece else None
+    token_id = gguf.get_int(key, usual)
     if token_id is not None and not 0 <= token_id < n_vocab:
         raise GGUFError(gguf.path, f"{key} = {token_id} is not one of the {n_vocab} tokens")
     return token_id

@@ -174,9 +174,9 @@ def test_a_refusal_is_the_templates_own_message() -> None:
     ],
 )  # fmt: skip
 def test_bad_templates_become_one_error(source: str, words: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     assert words in refusal(source)
-    assert time.perf_counter() - started < 15
+    assert time.process_time() - started < 15
 
 
 @pytest.mark.parametrize(

@@ -250,9 +250,9 @@ def test_a_large_vocabulary_opens_fast_and_small(path: Path) -> None:
     path.write_bytes(raw_gguf(metadata))
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         gguf = GGUFFile(path)
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
         assert gguf.get_strings("tokens")[127_999] == "token127999"
         assert gguf.get_strings("merges")[-1] == "279999 280000"
         gguf.close()
@@ -392,14 +392,14 @@ DATA = bytes(256)
 def test_what_is_wrong_is_named(path: Path, content: bytes, message: str) -> None:
     path.write_bytes(content)
     tracemalloc.start()
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         with pytest.raises(GGUFError) as error:
             GGUFFile(path)
         assert tracemalloc.get_traced_memory()[1] < 2e6
     finally:
         tracemalloc.stop()
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     assert str(error.value).startswith(f"{path}: ")
     assert message in str(error.value)
     assert error.value.path == path

@@ -54,7 +54,7 @@ def test_ordinary_text_is_not_touched() -> None:
 
 def test_time_is_linear_with_many_tokens() -> None:
     many = SpecialTokens({f"<|reserved_{i}|>": i for i in range(6000)})
-    started = time.perf_counter()
+    started = time.process_time()
     assert list(many.split("<" * 100_000)) == ["<" * 100_000]
     assert unshield(many.shield("<|reserved_" * 10_000)) == "<|reserved_" * 10_000
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5

@@ -78,6 +78,6 @@ def test_equals_a_search_in_the_whole_text(stop: tuple[str, ...], pieces: list[s
 
 def test_time_is_linear() -> None:
     stop = ("a" * 5000 + "b", "\nUser:")
-    started = time.perf_counter()
+    started = time.process_time()
     assert run(stop, ["aaaa"] * 25_000)[0] == "a" * 100_000
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3

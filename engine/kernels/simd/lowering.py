@@ -1,0 +1,262 @@
+"""How the verbs become LLVM: functions of a builder and LLVM values, for this folder's other files.
+
+Here the CPU profile decides: VNNI, multiply-add of bytes (AVX2, SSSE3) or plain LLVM vectors.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba.core import cgutils
+
+from engine.jit import PROFILE
+from engine.kernels.simd.vectors import ELEMENT_BYTES, I32, L, Vec
+
+
+def pointer(builder, address, to):
+    return builder.inttoptr(address, to.as_pointer())
+
+
+def load(builder, address, of, align=1):
+    value = builder.load(pointer(builder, address, of))
+    value.align = align
+    return value
+
+
+def splat(builder, scalar, vec_ir):
+    v = builder.insert_element(ir.Constant(vec_ir, ir.Undefined), scalar, I32(0))
+    mask = ir.Constant(ir.VectorType(I32, vec_ir.count), [0] * vec_ir.count)
+    return builder.shuffle_vector(v, ir.Constant(vec_ir, ir.Undefined), mask)
+
+
+def shuffle(builder, a, b, lanes):
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes)))
+
+
+def call(builder, name, result, args):
+    signature = ir.FunctionType(result, [a.type for a in args])
+    return builder.call(cgutils.get_or_insert_function(builder.module, signature, name), args)
+
+
+def suffix(vec: Vec) -> str:
+    return f"v{vec.n}{vec.elem.replace('u', 'i')}"
+
+
+def fma(builder, vec, a, b, c):
+    # On a CPU without the instruction `fma` would be a library call for each lane; `fmuladd` may
+    # round twice.
+    name = "fma" if PROFILE.fma else "fmuladd"
+    return call(builder, f"llvm.{name}.{suffix(vec)}", vec.ir, [a, b, c])
+
+
+def halves(builder, v):
+    n = v.type.count
+    return (
+        shuffle(builder, v, v, range(n // 2)),
+        shuffle(builder, v, v, range(n // 2, n)),
+    )
+
+
+def concat(builder, a, b):
+    return shuffle(builder, a, b, range(2 * a.type.count))
+
+
+def tile(builder, kind, parts):
+    """A tile of vectors."""
+    value = ir.Constant(kind.ir, ir.Undefined)
+    for i, v in enumerate(parts):
+        value = builder.insert_value(value, v, i)
+    return value
+
+
+def vectors(builder, kind, value):
+    """The vectors of a tile, or of a lone vector."""
+    if isinstance(kind, Vec):
+        return [value]
+    return [builder.extract_value(value, i) for i in range(kind.n)]
+
+
+def each(builder, kind, function, *values):
+    """function(builder, ...) of vectors, or of the vectors of tiles one after the other."""
+    if isinstance(kind, Vec):
+        return function(builder, *values)
+    columns = zip(*(vectors(builder, kind, v) for v in values), strict=True)
+    return tile(builder, kind, [function(builder, *column) for column in columns])
+
+
+def dot_u8_i8(builder, acc, w, x):
+    """acc[i] += sum over j < 4 of w[4i + j] * x[4i + j]; acc: i32, w: u8 (at most 128 in value),
+    x: i8 (not -128).
+    """
+    n = acc.type.count
+    if PROFILE.dot == "vnni" and n in (4, 8, 16):
+        if n == 16 and PROFILE.lanes < 16:
+            return in_halves(builder, dot_u8_i8, acc, w, x)
+        return call(builder, f"llvm.x86.avx512.vpdpbusd.{32 * n}", acc.type, [acc, w, x])
+    if PROFILE.dot == "maddubs":
+        pairs = maddubs(builder, w, x)
+        return builder.add(acc, sum_pairs(builder, pairs))
+    return dot_plain(builder, acc, builder.zext, w, x)
+
+
+def dot_plain(builder, acc, extend, w, x):
+    n = acc.type.count
+    wide = ir.VectorType(I32, 4 * n)
+    product = builder.mul(extend(w, wide), builder.sext(x, wide))
+    for j in range(4):
+        acc = builder.add(acc, shuffle(builder, product, product, range(j, 4 * n, 4)))
+    return acc
+
+
+def products_i16(builder, w, x):
+    """Products of i16, neighbours added, in i32."""
+    n = w.type.count // 2
+    i32s = ir.VectorType(I32, n)
+    if PROFILE.machine == "x86_64":
+        if n > L:
+            return in_halves(builder, products_i16, w, x)
+        name = {
+            4: "llvm.x86.sse2.pmadd.wd",
+            8: "llvm.x86.avx2.pmadd.wd",
+            16: "llvm.x86.avx512.pmaddw.d.512",
+        }[n]
+        return call(builder, name, i32s, [w, x])
+    wide = ir.VectorType(I32, 2 * n)
+    product = builder.mul(builder.sext(w, wide), builder.sext(x, wide))
+    even = shuffle(builder, product, product, range(0, 2 * n, 2))
+    return builder.add(even, shuffle(builder, product, product, range(1, 2 * n, 2)))
+
+
+def in_halves(builder, op, *args):
+    parts = [halves(builder, a) for a in args]
+    return concat(builder, op(builder, *[p[0] for p in parts]), op(builder, *[p[1] for p in parts]))
+
+
+def maddubs(builder, w, x):
+    """Products of u8 and i8 summed in pairs, in i16: they saturate unless w is at most 128."""
+    bits = 256 if L >= 8 else 128
+    if w.type.count * 8 > bits:
+        return in_halves(builder, maddubs, w, x)
+    name = "llvm.x86.avx2.pmadd.ub.sw" if w.type.count == 32 else "llvm.x86.ssse3.pmadd.ub.sw.128"
+    return call(builder, name, ir.VectorType(ir.IntType(16), w.type.count // 2), [w, x])
+
+
+def sum_pairs(builder, v):
+    """i16 -> i32, neighbours added."""
+    bits = 256 if L >= 8 else 128
+    if v.type.count * 16 > bits:
+        return in_halves(builder, sum_pairs, v)
+    ones = ir.Constant(v.type, [1] * v.type.count)
+    name = "llvm.x86.avx2.pmadd.wd" if v.type.count == 16 else "llvm.x86.sse2.pmadd.wd"
+    return call(builder, name, ir.VectorType(I32, v.type.count // 2), [v, ones])
+
+
+def sign_fix(builder, w, x):
+    """(|w|, x with w's sign): their products are those of w and x, and |w| is a u8 of at most
+    128.
+    """
+    if PROFILE.dot == "maddubs":
+        return psign(builder, w, w), psign(builder, x, w)
+    zero = ir.Constant(w.type, [0] * w.type.count)
+    negative = builder.icmp_signed("<", w, zero)
+    return (
+        builder.select(negative, builder.sub(zero, w), w),
+        builder.select(negative, builder.sub(zero, x), x),
+    )
+
+
+def psign(builder, a, b):
+    """a with its sign turned where b is negative, 0 where b is 0."""
+    bits = 256 if L >= 8 else 128
+    if a.type.count * 8 > bits:
+        return in_halves(builder, psign, a, b)
+    name = "llvm.x86.avx2.psign.b" if a.type.count == 32 else "llvm.x86.ssse3.psign.b.128"
+    return call(builder, name, a.type, [a, b])
+
+
+def dot_i8_i8(builder, acc, w, x):
+    if PROFILE.dot == "plain":
+        return dot_plain(builder, acc, builder.sext, w, x)
+    return dot_u8_i8(builder, acc, *sign_fix(builder, w, x))
+
+
+def widen_f16(builder, h, vec_ir):
+    if PROFILE.f16c:
+        return builder.fpext(h, vec_ir)
+    # Without the instruction: shift the fields into place; multiplying by 2^112 mends the exponent,
+    # denormals included.
+    i32 = ir.VectorType(I32, vec_ir.count)
+
+    def const(value):
+        return ir.Constant(i32, [value] * vec_ir.count)
+
+    bits = builder.zext(builder.bitcast(h, ir.VectorType(ir.IntType(16), vec_ir.count)), i32)
+    sign = builder.shl(builder.and_(bits, const(0x8000)), const(16))
+    rest = builder.bitcast(builder.shl(builder.and_(bits, const(0x7FFF)), const(13)), vec_ir)
+    scaled = builder.fmul(rest, ir.Constant(vec_ir, [2.0**112] * vec_ir.count))
+    return builder.bitcast(builder.or_(builder.bitcast(scaled, i32), sign), vec_ir)
+
+
+def choose_by_bits(builder, vec, address, first, yes, no):
+    """A vector that holds `yes` in the lanes whose bit is set, `no` in the others; lane 0 takes bit
+    number `first` of those at address.
+
+    A CPU with mask registers takes the bits as they are. Another one gives each lane the byte or
+    word that holds its bit, and compares.
+    """
+    n, elem = vec.n, vec.ir.element
+    if PROFILE.lanes == 16:
+        at = builder.add(address, ir.IntType(64)(first // 8))
+        is_set = builder.bitcast(load(builder, at, ir.IntType(n)), ir.VectorType(ir.IntType(1), n))
+    else:
+        width = elem.width
+        at = builder.add(address, ir.IntType(64)(first // width * (width // 8)))
+        words = load(builder, at, ir.VectorType(elem, max(1, n // width)))
+        own = shuffle(builder, words, words, [i // width for i in range(n)])
+        bit = ir.Constant(vec.ir, [1 << (first + i) % width for i in range(n)])
+        is_set = builder.icmp_unsigned("==", builder.and_(own, bit), bit)
+    yes, no = (ir.Constant(vec.ir, [value] * n) for value in (yes, no))
+    return builder.select(is_set, yes, no)
+
+
+def narrow_f16(builder, f, n):
+    """f32 -> f16 bits (i16), to nearest even; values beyond f16 become infinity."""
+    half = ir.VectorType(ir.HalfType(), n)
+    i16 = ir.VectorType(ir.IntType(16), n)
+    if PROFILE.f16c:
+        return builder.bitcast(builder.fptrunc(f, half), i16)
+    i32 = ir.VectorType(I32, n)
+
+    def const(value):
+        return ir.Constant(i32, [value] * n)
+
+    bits = builder.bitcast(f, i32)
+    sign = builder.lshr(builder.and_(bits, const(0x80000000)), const(16))
+    magnitude = builder.and_(bits, const(0x7FFFFFFF))
+    odd = builder.and_(builder.lshr(magnitude, const(13)), const(1))
+    rounded = builder.add(magnitude, builder.add(odd, const(0xFFF)))
+    normal = builder.sub(builder.lshr(rounded, const(13)), const(112 << 10))
+    # Denormal halves: adding 0.5 lets the float unit shift and round the mantissa into the low
+    # bits.
+    as_float = builder.fadd(builder.bitcast(magnitude, f.type), ir.Constant(f.type, [0.5] * n))
+    tiny = builder.sub(builder.bitcast(as_float, i32), const(0x3F000000))
+    result = builder.select(builder.icmp_unsigned("<", magnitude, const(0x38800000)), tiny, normal)
+    result = builder.select(
+        builder.icmp_unsigned(">=", magnitude, const(0x477FF000)), const(0x7C00), result
+    )
+    return builder.trunc(builder.or_(result, sign), i16)
+
+
+def rows(builder, address, stride, n):
+    """Addresses of n rows, `stride` bytes apart."""
+    addresses = [address]
+    for _ in range(n - 1):
+        addresses.append(builder.add(addresses[-1], stride))
+    return addresses
+
+
+def places(builder, address, stride, tile, element_bytes=None):
+    """Address of each vector of a tile whose rows lie `stride` bytes apart."""
+    size = tile.vec.n * (element_bytes or ELEMENT_BYTES[tile.vec.elem])
+    for row in rows(builder, address, stride, tile.n // tile.columns):
+        for j in range(tile.columns):
+            yield builder.add(row, ir.IntType(64)(j * size))

@@ -1,0 +1,225 @@
+"""Reading and writing memory: vectors, tiles of widened bytes, and single numbers.
+
+Addresses are int64 and need no alignment. Nothing is checked: whoever makes an address has.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from engine.kernels.simd import lowering as ll
+from engine.kernels.simd.vectors import I8P, I32, WIDE, L, Vec
+
+
+@intrinsic
+def load(typingctx, kind, address):
+    """The vector at address, which needs no alignment."""
+
+    def codegen(_context, builder, _sig, args):
+        return ll.load(builder, args[1], kind.of.ir)
+
+    return kind.of(kind, types.int64), codegen
+
+
+@intrinsic
+def store(typingctx, address, v):
+    """Write a vector (f32 into an f16 place: store_f16)."""
+
+    def codegen(context, builder, _sig, args):
+        builder.store(args[1], ll.pointer(builder, args[0], args[1].type)).align = 1
+        return context.get_dummy_value()
+
+    return types.void(types.int64, v), codegen
+
+
+@intrinsic
+def load_f16(typingctx, kind, address):
+    """Halves at address, widened to the f32 vector type `kind`."""
+
+    def codegen(_context, builder, _sig, args):
+        half = ir.VectorType(ir.HalfType(), kind.of.n)
+        return ll.widen_f16(builder, ll.load(builder, args[1], half), kind.of.ir)
+
+    return kind.of(kind, types.int64), codegen
+
+
+@intrinsic
+def store_f16(typingctx, address, v):
+    """Write an f32 vector as halves."""
+
+    def codegen(context, builder, _sig, args):
+        bits = ll.narrow_f16(builder, args[1], v.n)
+        builder.store(bits, ll.pointer(builder, args[0], bits.type)).align = 1
+        return context.get_dummy_value()
+
+    return types.void(types.int64, v), codegen
+
+
+@intrinsic
+def load_bf16(typingctx, kind, address):
+    """bfloat16 values at address, widened to the f32 vector type `kind`."""
+
+    def codegen(_context, builder, _sig, args):
+        i32 = ir.VectorType(I32, kind.of.n)
+        bits = builder.zext(
+            ll.load(builder, args[1], ir.VectorType(ir.IntType(16), kind.of.n)), i32
+        )
+        shifted = builder.shl(bits, ir.Constant(i32, [16] * kind.of.n))
+        return builder.bitcast(shifted, kind.of.ir)
+
+    return kind.of(kind, types.int64), codegen
+
+
+@intrinsic
+def load_wide(typingctx, kind, address):
+    """Bytes at address, widened to i16 (sign kept) or u16 (zeros above): a vector, or a tile of
+    neighbours.
+    """
+    vec = kind.of if isinstance(kind.of, Vec) else kind.of.vec
+
+    def codegen(_context, builder, _sig, args):
+        def read(at):
+            narrow = ll.load(builder, at, ir.VectorType(ir.IntType(8), vec.n))
+            return (builder.zext if vec.elem == "u16" else builder.sext)(narrow, vec.ir)
+
+        if isinstance(kind.of, Vec):
+            return read(args[1])
+        step = ir.IntType(64)(vec.n)
+        return ll.tile(
+            builder, kind.of, [read(at) for at in ll.rows(builder, args[1], step, kind.of.n)]
+        )
+
+    return kind.of(kind, types.int64), codegen
+
+
+@intrinsic
+def load_nibbles(typingctx, address):
+    """32 weights of sixteen bytes as a WIDE tile: first the low nibbles, then the high ones."""
+
+    def codegen(_context, builder, _sig, args):
+        u16 = ir.VectorType(ir.IntType(16), 16)
+        packed = builder.zext(ll.load(builder, args[0], ir.VectorType(ir.IntType(8), 16)), u16)
+        low = builder.and_(packed, ir.Constant(u16, [15] * 16))
+        high = builder.lshr(packed, ir.Constant(u16, [4] * 16))
+        lanes = [list(range(i, i + 2 * L)) for i in range(0, 32, 2 * L)]
+        return ll.tile(builder, WIDE, [ll.shuffle(builder, low, high, chosen) for chosen in lanes])
+
+    return WIDE(types.int64), codegen
+
+
+@intrinsic
+def load_bits(typingctx, kind, address, yes, no):
+    """One of two literals for each bit at address, the lowest first: `yes` where it is set, else
+    `no`. kind: an integer vector, or a tile of neighbours.
+    """
+    if not isinstance(yes, types.IntegerLiteral) or not isinstance(no, types.IntegerLiteral):
+        return None
+    vec, n_vectors = (kind.of, 1) if isinstance(kind.of, Vec) else (kind.of.vec, kind.of.n)
+
+    def codegen(_context, builder, _sig, args):
+        choice = yes.literal_value, no.literal_value
+        vectors = [
+            ll.choose_by_bits(builder, vec, args[1], i * vec.n, *choice) for i in range(n_vectors)
+        ]
+        return vectors[0] if isinstance(kind.of, Vec) else ll.tile(builder, kind.of, vectors)
+
+    return kind.of(kind, types.int64, yes, no), codegen
+
+
+@intrinsic
+def prefetch(typingctx, address):
+    """Ask for a cache line that will be read soon, once, and not again; any address is allowed."""
+
+    def codegen(context, builder, _sig, args):
+        pointer = builder.inttoptr(args[0], I8P)
+        ll.call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32(0), I32(0), I32(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+def _scalar_read(of, numba_type):
+    @intrinsic
+    def read(typingctx, address):
+        def codegen(_context, builder, _sig, args):
+            return ll.load(builder, args[0], of)
+
+        return numba_type(types.int64), codegen
+
+    return read
+
+
+def _scalar_write(of, numba_type):
+    @intrinsic
+    def write(typingctx, address, value):
+        def codegen(context, builder, _sig, args):
+            builder.store(args[1], ll.pointer(builder, args[0], of)).align = 1
+            return context.get_dummy_value()
+
+        return types.void(types.int64, numba_type), codegen
+
+    return write
+
+
+read_u8 = _scalar_read(ir.IntType(8), types.uint8)
+read_u16 = _scalar_read(ir.IntType(16), types.uint16)
+read_i32 = _scalar_read(ir.IntType(32), types.int32)
+read_i64 = _scalar_read(ir.IntType(64), types.int64)
+read_f32 = _scalar_read(ir.FloatType(), types.float32)
+read_f64 = _scalar_read(ir.DoubleType(), types.float64)
+write_u16 = _scalar_write(ir.IntType(16), types.uint16)
+write_i32 = _scalar_write(ir.IntType(32), types.int32)
+write_f32 = _scalar_write(ir.FloatType(), types.float32)
+write_i64 = _scalar_write(ir.IntType(64), types.int64)
+
+
+@intrinsic
+def read_f16(typingctx, address):
+    """One half at address, as f32."""
+
+    def codegen(_context, builder, _sig, args):
+        # By way of an integer register, hidden from LLVM by an empty piece of assembler: its own
+        # way on x86 (vpinsrw) merges a lone half into some register that is in use, and a loop
+        # would then wait for whatever sum that register holds.
+        bits = builder.zext(ll.load(builder, args[0], ir.IntType(16)), I32)
+        bits = builder.asm(ir.FunctionType(I32, [I32]), "", "=r,0", [bits], False)
+        lanes = builder.insert_element(ir.Constant(ir.VectorType(I32, 4), None), bits, I32(0))
+        halves = builder.bitcast(lanes, ir.VectorType(ir.HalfType(), 8))
+        wide = ll.widen_f16(builder, halves, ir.VectorType(ir.FloatType(), 8))
+        return builder.extract_element(wide, I32(0))
+
+    return types.float32(types.int64), codegen
+
+
+@intrinsic
+def read_f16_pair(typingctx, address):
+    """Two halves at address, as a pair of f32."""
+
+    def codegen(context, builder, sig, args):
+        bits = ll.load(builder, args[0], I32)
+        lanes = builder.insert_element(ir.Constant(ir.VectorType(I32, 4), None), bits, I32(0))
+        halves = builder.bitcast(lanes, ir.VectorType(ir.HalfType(), 8))
+        wide = ll.widen_f16(builder, halves, ir.VectorType(ir.FloatType(), 8))
+        pair = [builder.extract_element(wide, I32(i)) for i in range(2)]
+        return context.make_tuple(builder, sig.return_type, pair)
+
+    return types.UniTuple(types.float32, 2)(types.int64), codegen
+
+
+@intrinsic
+def stack(typingctx, n_bytes):
+    """Address of n_bytes (a literal) of uninitialised, 64-byte aligned memory of this call's
+    own.
+    """
+    if not isinstance(n_bytes, types.IntegerLiteral):
+        return None
+
+    def codegen(_context, builder, _sig, _args):
+        with builder.goto_entry_block():
+            place = builder.alloca(ir.ArrayType(ir.IntType(8), n_bytes.literal_value))
+            place.align = 64
+        return builder.ptrtoint(place, ir.IntType(64))
+
+    return types.int64(n_bytes), codegen

@@ -1,0 +1,222 @@
+"""Verbs on tiles, unrolled here, where Python is the macro language.
+
+An outer verb combines the vectors v of one row ("columns": each lane a weight row or a position)
+with scalars of memory, one for each row of the tile, at address, address + stride, ...
+
+             v[0]   v[1]                acc[r, j] += v[j] * scalar[r]
+  scalar[0]  acc0   acc1
+  scalar[1]  acc2   acc3
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from engine.kernels.simd import lowering as ll
+from engine.kernels.simd.vectors import I32, L, Vec
+
+
+@intrinsic
+def load_tile(typingctx, kind, address, stride):
+    """The tile at address, its rows `stride` bytes apart."""
+
+    def codegen(_context, builder, _sig, args):
+        places = ll.places(builder, args[1], args[2], kind.of)
+        return ll.tile(builder, kind.of, [ll.load(builder, at, kind.of.vec.ir) for at in places])
+
+    return kind.of(kind, types.int64, types.int64), codegen
+
+
+@intrinsic
+def load_tile_f16(typingctx, kind, address, stride):
+    """An f32 tile from halves, its rows `stride` bytes apart."""
+
+    def codegen(_context, builder, _sig, args):
+        vec = kind.of.vec
+        half = ir.VectorType(ir.HalfType(), vec.n)
+        places = ll.places(builder, args[1], args[2], kind.of, element_bytes=2)
+        return ll.tile(
+            builder,
+            kind.of,
+            [ll.widen_f16(builder, ll.load(builder, at, half), vec.ir) for at in places],
+        )
+
+    return kind.of(kind, types.int64, types.int64), codegen
+
+
+@intrinsic
+def store_tile(typingctx, address, stride, tile):
+    """Write a tile, its rows `stride` bytes apart."""
+
+    def codegen(context, builder, _sig, args):
+        places = ll.places(builder, args[0], args[1], tile)
+        for at, v in zip(places, ll.vectors(builder, tile, args[2]), strict=True):
+            builder.store(v, ll.pointer(builder, at, v.type)).align = 1
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, tile), codegen
+
+
+@intrinsic
+def outer_fma(typingctx, acc, v, address, stride):
+    """acc[r, j] += v[j] * f32 at (address + r * stride). v: a vector or a tile of J vectors."""
+    j_n = 1 if isinstance(v, Vec) else v.n
+
+    def codegen(_context, builder, _sig, args):
+        old, columns = ll.vectors(builder, acc, args[0]), ll.vectors(builder, v, args[1])
+        new = []
+        for r, at in enumerate(ll.rows(builder, args[2], args[3], acc.n // j_n)):
+            x = ll.splat(builder, ll.load(builder, at, ir.FloatType()), acc.vec.ir)
+            new += [ll.fma(builder, acc.vec, columns[j], x, old[r * j_n + j]) for j in range(j_n)]
+        return ll.tile(builder, acc, new)
+
+    return acc(acc, v, types.int64, types.int64), codegen
+
+
+@intrinsic
+def outer_dot(typingctx, acc, w, address, stride):
+    """acc[r, j] += dot of w[j] with the same four i8 at (address + r * stride) in every lane.
+
+    acc: i32 tile, or an i16 tile where the profile sums in 16 bits (`PART`); w: u8 vector or tile
+         of J.
+    """
+    j_n = 1 if isinstance(w, Vec) else w.n
+
+    def codegen(_context, builder, _sig, args):
+        old, columns = ll.vectors(builder, acc, args[0]), ll.vectors(builder, w, args[1])
+        i32s = ir.VectorType(I32, L)
+        new = []
+        for r, at in enumerate(ll.rows(builder, args[2], args[3], acc.n // j_n)):
+            x = builder.bitcast(ll.splat(builder, ll.load(builder, at, I32), i32s), columns[0].type)
+            for j in range(j_n):
+                part = old[r * j_n + j]
+                if acc.vec.elem == "i16":
+                    new.append(builder.add(part, ll.maddubs(builder, columns[j], x)))
+                else:
+                    new.append(ll.dot_u8_i8(builder, part, columns[j], x))
+        return ll.tile(builder, acc, new)
+
+    return acc(acc, w, types.int64, types.int64), codegen
+
+
+@intrinsic
+def outer_dot_signed(typingctx, acc, w, address, stride):
+    """Like outer_dot for i8 weights; acc: i32 tile."""
+
+    def codegen(_context, builder, _sig, args):
+        old, columns = ll.vectors(builder, acc, args[0]), ll.vectors(builder, w, args[1])
+        i32s = ir.VectorType(I32, L)
+        new = []
+        for r, at in enumerate(ll.rows(builder, args[2], args[3], acc.n // len(columns))):
+            x = builder.bitcast(ll.splat(builder, ll.load(builder, at, I32), i32s), columns[0].type)
+            for j, column in enumerate(columns):
+                new.append(ll.dot_i8_i8(builder, old[r * len(columns) + j], column, x))
+        return ll.tile(builder, acc, new)
+
+    return acc(acc, w, types.int64, types.int64), codegen
+
+
+@intrinsic
+def widen_part(typingctx, total, part):
+    """total + part, the part's i16 pairs summed; an i32 part is simply added."""
+
+    def codegen(_context, builder, _sig, args):
+        parts = ll.vectors(builder, part, args[1])
+        if part.vec.elem == "i16":
+            parts = [ll.sum_pairs(builder, p) for p in parts]
+        totals = ll.vectors(builder, total, args[0])
+        return ll.tile(builder, total, [builder.add(*p) for p in zip(totals, parts, strict=True)])
+
+    return total(total, part), codegen
+
+
+@intrinsic
+def outer_scale(typingctx, acc, counts, v, address, stride):
+    """acc[r, j] += f32(counts[r, j]) * v[j] * f32 at (address + r * stride): integer sums to
+    weighted floats.
+    """
+    j_n = 1 if isinstance(v, Vec) else v.n
+
+    def codegen(_context, builder, _sig, args):
+        old, sums = ll.vectors(builder, acc, args[0]), ll.vectors(builder, counts, args[1])
+        columns = ll.vectors(builder, v, args[2])
+        new = []
+        for r, at in enumerate(ll.rows(builder, args[3], args[4], acc.n // j_n)):
+            x = ll.splat(builder, ll.load(builder, at, ir.FloatType()), acc.vec.ir)
+            for j in range(j_n):
+                i = r * j_n + j
+                scale = builder.fmul(columns[j], x)
+                new.append(
+                    ll.fma(builder, acc.vec, builder.sitofp(sums[i], acc.vec.ir), scale, old[i])
+                )
+        return ll.tile(builder, acc, new)
+
+    return acc(acc, counts, v, types.int64, types.int64), codegen
+
+
+@intrinsic
+def scale_rows(typingctx, tile, address):
+    """Row r of the tile times the f32 number r at address."""
+
+    def codegen(_context, builder, _sig, args):
+        old = ll.vectors(builder, tile, args[0])
+        new = []
+        for r, at in enumerate(
+            ll.rows(builder, args[1], ir.IntType(64)(4), tile.n // tile.columns)
+        ):
+            x = ll.splat(builder, ll.load(builder, at, ir.FloatType()), tile.vec.ir)
+            new += [builder.fmul(v, x) for v in old[r * tile.columns : (r + 1) * tile.columns]]
+        return ll.tile(builder, tile, new)
+
+    return tile(tile, types.int64), codegen
+
+
+@intrinsic
+def interleave(typingctx, rows, out):
+    """Transpose 32-bit values: L rows of eight at `rows`, 32 bytes each, to eight vectors of L
+    lanes at `out`.
+    """
+
+    def codegen(context, builder, _sig, args):
+        i64 = ir.IntType(64)
+        row = ir.VectorType(I32, 8)
+        at = ll.rows(builder, args[0], i64(32), L)
+        vectors = [ll.load(builder, a, row) for a in at]
+        for first in range(0, L, 8):
+            columns = _transpose(builder, vectors[first : first + 8])
+            for k, column in enumerate(columns):
+                place = builder.add(args[1], i64(4 * (k * L + first)))
+                builder.store(column, ll.pointer(builder, place, column.type)).align = 1
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+def _transpose(builder, rows):
+    """Rows of eight values (4 or 8 of them) to eight columns, by merging neighbours: 1, then 2,
+    then 4 wide.
+    """
+    # After a step of width w, vectors[i] holds rows i & ~(2w - 1) ... mixed in runs of 2w; see any
+    # FFT.
+    vectors, n = list(rows), len(rows)
+    if n == 4:
+        pad = ir.Constant(rows[0].type, ir.Undefined)
+        vectors += [pad] * 4
+    for width in (4, 2, 1):
+        merged = list(vectors)
+        for i in range(8):
+            if i & width:
+                continue
+            a, b = vectors[i], vectors[i | width]
+            low = [k if not k & width else (k ^ width) + 8 for k in range(8)]
+            high = [(k | width) if not k & width else k + 8 for k in range(8)]
+            merged[i], merged[i | width] = (
+                ll.shuffle(builder, a, b, low),
+                ll.shuffle(builder, a, b, high),
+            )
+        vectors = merged
+    if n == 4:
+        vectors = [ll.shuffle(builder, v, v, range(4)) for v in vectors]
+    return vectors
