@@ -105,8 +105,8 @@ def refuse_ambiguous_length(headers: Headers) -> None:
 
 
 def _log_line(scope: Scope, record: RequestRecord) -> None:
-    # Health checks and lists are many and say nothing new.
-    says_nothing_new = record.status == 200 and record.usage is None and not record.error
+    # Health checks (503 while the model loads, too) and lists are many and say nothing new.
+    says_nothing_new = record.status in (200, 503) and record.usage is None and not record.error
     level = logging.DEBUG if says_nothing_new else logging.INFO
     words = [record.id, scope["method"], quote(scope["path"]), str(record.status or "-")]
     if usage := record.usage:

@@ -17,7 +17,8 @@ CHAT = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}]}
 
 
-def test_loading_then_ready(serve: Any) -> None:
+def test_loading_then_ready(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "rushlight")
     go = threading.Event()
     half = threading.Event()
 
@@ -38,6 +39,7 @@ def test_loading_then_ready(serve: Any) -> None:
             "done": 3,
             "total": 40,
         }
+        assert caplog.records == [], "who waits asks often, and the log is for what happened"
         for reply in (
             client.post(CHAT, json=HELLO),
             client.post(CHAT, json={**HELLO, "stream": True}),
