@@ -45,7 +45,7 @@ _LLAMA_3 = PreTokenizer(
     (_GPT_4.replace("DIGITS", r"\p{N}{1,3}"),), ignore_merges=True, add_bos=True
 )
 _QWEN_2 = PreTokenizer((_GPT_4.replace("DIGITS", r"\p{N}"),))
-# Letters that have upper and lower case, in the Unicode of its makers. Escapes: NFC would change them.
+# Letters that have upper and lower case in the Unicode of its makers. Escapes: NFC changes those.
 _DEEPSEEK_LETTERS = (
     r"A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅ"
     r"Ὀ-Ὅὐ-ὗὙὛὝὟ-\u1f7dᾀ-ᾴᾶ-ᾼ\u1fbeῂ-ῄῆ-ῌῐ-\u1fd3ῖ-\u1fdbῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴ"

@@ -48,7 +48,8 @@ class SentencePiece:
         n_vocab = len(gguf.get_strings("tokenizer.ggml.tokens"))
         if len(scores) != n_vocab or np.isnan(scores).any():
             raise GGUFError(gguf.path, f"tokenizer.ggml.scores: not {n_vocab} numbers")
-        ranks = np.unique(-scores, return_inverse=True)[1]  # equal scores, equal ranks
+        costs = -scores.astype(np.float64)
+        ranks = np.unique(costs, return_inverse=True)[1]  # equal scores, equal ranks
         return cls(ids, array("i", ranks.astype(np.intc).tobytes()), byte_ids)
 
     def encode(self, text: str) -> list[int]:

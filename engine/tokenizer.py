@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable
 from typing import Final, Protocol, Self
 
+import numpy as np
+
 from engine.byte_level_bpe import ByteLevelBPE
 from engine.errors import GGUFError, InvalidRequest, UnsupportedModel
 from engine.gguf_file import GGUFFile
@@ -79,9 +81,9 @@ class Tokenizer:
         model = gguf.get_str("tokenizer.ggml.model")
         if model not in MODELS:
             raise UnsupportedModel("tokenizer", model, MODELS)
-        return (
-            cls._byte_level(gguf, pre_substitute) if model == "gpt2" else cls._sentencepiece(gguf)
-        )
+        if model == "gpt2":
+            return cls._byte_level(gguf, pre_substitute)
+        return cls._sentencepiece(gguf)
 
     @classmethod
     def _byte_level(cls, gguf: GGUFFile, pre_substitute: str) -> Self:
@@ -95,15 +97,14 @@ class Tokenizer:
     def _sentencepiece(cls, gguf: GGUFFile) -> Self:
         ids = _ids_by_text(gguf)
         vocabulary = Vocabulary.from_gguf(gguf, ids)
-        unknown = vocabulary.unknown_id
-        byte_ids = [ids.get(f"<0x{byte:02X}>", unknown) for byte in range(256)]
-        known = [token_id for token_id in byte_ids if token_id is not None]
-        if len(known) < 256:
-            raise GGUFError(gguf.path, "its tokens lack <0x00> .. <0xFF> and an unknown token")
+        found = [ids.get(f"<0x{byte:02X}>", vocabulary.unknown_id) for byte in range(256)]
+        byte_ids = [token_id for token_id in found if token_id is not None]
+        if len(byte_ids) < 256:
+            raise GGUFError(gguf.path, "its tokens lack <0x00> .. <0xFF>, or an unknown token")
         _drop(ids, vocabulary, TokenType.CONTROL, TokenType.UNKNOWN, TokenType.BYTE)
         return cls(
             vocabulary,
-            SentencePiece.from_gguf(gguf, ids, known),
+            SentencePiece.from_gguf(gguf, ids, byte_ids),
             add_bos=True,
             space_prefix=gguf.get_bool("tokenizer.ggml.add_space_prefix", True),
             space_eaters=_space_eaters(gguf, vocabulary),
@@ -202,9 +203,9 @@ def _ids_by_text(gguf: GGUFFile) -> dict[str, int]:
 
 def _drop(ids: dict[str, int], vocabulary: Vocabulary, *types: TokenType) -> None:
     """Take tokens of these types out of `ids`, so that no text may merge to one."""
-    for token_id, kind in enumerate(vocabulary.types):
-        if kind in types:
-            ids.pop(vocabulary.texts[token_id], None)
+    dropped = np.isin(np.frombuffer(vocabulary.types, np.uint8), types)
+    for token_id in np.flatnonzero(dropped).tolist():
+        ids.pop(vocabulary.texts[token_id], None)
 
 
 def _space_eaters(gguf: GGUFFile, vocabulary: Vocabulary) -> list[int]:

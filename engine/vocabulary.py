@@ -35,7 +35,7 @@ SPACE: Final = "▁"  # U+2581, how SentencePiece spells one
 HIDDEN: Final = (TokenType.CONTROL, TokenType.UNKNOWN)
 SPECIAL: Final = (*HIDDEN, TokenType.USER_DEFINED)  # spelled as they are
 
-SENTENCEPIECE_IDS: Final = {"unknown": 0, "bos": 1, "eos": 2}  # where the file names none
+SENTENCEPIECE_IDS: Final = {"bos": 1, "eos": 2}  # where the file names none
 
 # Metadata keys and texts of tokens that end a generation. Files name them in many places, and often
 # only some of them, so the set is the union of all; llama.cpp knows the same texts.
@@ -93,7 +93,7 @@ class Vocabulary:
         return cls(
             texts,
             types.tobytes(),
-            byte_letters=gguf.get_str("tokenizer.ggml.model") == "gpt2",
+            byte_letters=_has_byte_letters(gguf),
             bos_id=_token_id(gguf, "bos", len(texts)),
             eos_id=_token_id(gguf, "eos", len(texts)),
             unknown_id=_token_id(gguf, "unknown", len(texts)),
@@ -138,6 +138,10 @@ _BYTE_OF: Final = _byte_letters()
 _BYTE_TOKEN: Final = re.compile("<0x([0-9A-F]{2})>")
 
 
+def _has_byte_letters(gguf: GGUFFile) -> bool:
+    return gguf.get_str("tokenizer.ggml.model") == "gpt2"
+
+
 def _token_types(gguf: GGUFFile, n_vocab: int) -> npt.NDArray[np.uint8]:
     """u8[n_vocab] TokenType of each token, an own copy; all NORMAL when the file does not say."""
     key = "tokenizer.ggml.token_type"
@@ -153,8 +157,7 @@ def _token_types(gguf: GGUFFile, n_vocab: int) -> npt.NDArray[np.uint8]:
 
 def _token_id(gguf: GGUFFile, name: str, n_vocab: int) -> int | None:
     key = f"tokenizer.ggml.{name}_token_id"
-    is_sentencepiece = gguf.get_str("tokenizer.ggml.model") == "llama"
-    usual = SENTENCEPIECE_IDS.get(name) if is_sentencepiece else None
+    usual = None if _has_byte_letters(gguf) else SENTENCEPIECE_IDS.get(name)
     token_id = gguf.get_int(key, usual)
     if token_id is not None and not 0 <= token_id < n_vocab:
         raise GGUFError(gguf.path, f"{key} = {token_id} is not one of the {n_vocab} tokens")

@@ -18,6 +18,14 @@ MERGES = (
     "ð Ł", "Ł ¦", "ðŁ ¦", "Ã ©", "i m", "_ e",
 )  # fmt: skip
 
+# Scores with ties, pieces with a space inside, characters that are a piece only together (x and y).
+PIECES = {
+    "▁": -1, "a": -2, "b": -3, "c": -4, "t": -5, "h": -6, "e": -7, "<": -8, ">": -9, "é": -10,
+    "▁t": -11, "he": -12, "▁the": -13, "aa": -14, "aaa": -14, "aaaa": -20, "ab": -14, "ba": -14,
+    "bc": -14, "abc": -15, "▁a": -16, "e▁t": -17, ">▁<": -18, "xy": -19, "▁▁": -1e9, "▁▁▁▁": -1e9,
+    "東京": -21, "<s": -22, "<0": -23, "x0": -23, "A>": -23, "x0A>": -24,
+}  # fmt: skip
+
 
 def letters(text: str) -> str:
     """A text as byte-level vocabularies spell it."""
@@ -60,6 +68,46 @@ def write_vocab_gguf(
         writer.add_add_bos_token(add_bos)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return tokens
+
+
+def write_sentencepiece_gguf(
+    path: Path,
+    pieces: Mapping[str, float],
+    special: Mapping[str, TokenType] | None = None,
+    *,
+    byte_tokens: bool = True,
+    name: str = "tiny",
+    bos: str | None = "<s>",
+    flags: Mapping[str, bool] | None = None,
+    scores: Sequence[float] | None = None,
+) -> list[str]:
+    """Write the file; returns the tokens: <unk> <s> </s>, 256 bytes, the pieces, special ones.
+
+    pieces: text -> score.
+    flags:  add_bos_token, add_eos_token and add_space_prefix, where the file is to have them.
+    scores: instead of the right ones.
+    """
+    types = {"<unk>": TokenType.UNKNOWN, "<s>": TokenType.CONTROL, "</s>": TokenType.CONTROL}
+    if byte_tokens:
+        types |= {f"<0x{byte:02X}>": TokenType.BYTE for byte in range(256)}
+    types |= dict.fromkeys(pieces, TokenType.NORMAL) | dict(special or {})
+    tokens = list(types)
+    writer = GGUFWriter(path, "llama")
+    writer.add_name(name)
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(tokens)
+    writer.add_token_types(list(types.values()))
+    writer.add_token_scores(scores or [float(pieces.get(text, 0)) for text in tokens])
+    writer.add_unk_token_id(0)
+    if bos is not None:
+        writer.add_bos_token_id(tokens.index(bos))
+    for flag, value in (flags or {}).items():
+        writer.add_bool(f"tokenizer.ggml.{flag}", value)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
