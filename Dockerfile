@@ -42,7 +42,8 @@ ENV PATH=/opt/rushlight/bin:$PATH \
     RUSHLIGHT_SERVER__HOST=0.0.0.0
 USER rushlight
 WORKDIR /
-VOLUME /models
+# /models is for a volume, given at run time. A VOLUME line would add nothing but an empty anonymous
+# volume to each run without one, which some tools (buildah) lay over a bind mount.
 EXPOSE 8080
 
 # 503 while loading counts as starting; the long start period is for large files on slow disks.
