@@ -22,14 +22,10 @@ COPY server server
 COPY clients clients
 RUN pip install -q --no-build-isolation --no-deps . && pip uninstall -q -y setuptools
 
-# Numba trusts a cached kernel only while its source's time stamp is the same to the fraction of a
-# second, and image layers keep whole seconds. So: whole seconds before anything is compiled.
-RUN find /opt/rushlight/lib -name '*.py' -exec touch -d '2025-01-01 00:00:00 UTC' {} + \
- && python -m compileall -q -f /opt/rushlight/lib
-
-# Every kernel for every CPU profile of this machine's architecture: starts do not compile.
+# Every kernel for every CPU profile of this machine's architecture: starts do not compile. Not from
+# /src, whose own engine/ would be found first: Numba keeps a kernel under its source's path.
 ENV RUSHLIGHT_CACHE_DIR=/opt/rushlight/cache
-RUN python -m engine.warm --profiles all
+RUN cd / && python -m engine.warm --profiles all
 
 
 FROM python:3.11-slim

@@ -9,6 +9,7 @@ program that maps a file can prevent that.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import mmap
 import os
@@ -96,12 +97,16 @@ class GGUFFile:
         fault. Waits when the disk's queue is full: call it from a thread. Costs next to nothing for
         what is cached already, and does nothing where the system has no such call.
         """
-        if not hasattr(mmap, "MADV_WILLNEED"):
+        madvise = _libc_madvise()
+        if madvise is None:
             return
-        with contextlib.suppress(ValueError):  # closed in the meantime
-            for start in range(0, self.n_bytes, PREFETCH_BYTES):
-                n_bytes = min(PREFETCH_BYTES, self.n_bytes - start)
-                self._map.madvise(mmap.MADV_WILLNEED, start, n_bytes)
+        address, n_bytes = self._bytes.ctypes.data, self.n_bytes
+        for start in range(0, n_bytes, PREFETCH_BYTES):
+            # If it is closed between look and call, the advice is for nobody, which is harmless.
+            if not self.n_bytes:
+                return
+            length = min(PREFETCH_BYTES, n_bytes - start)
+            madvise(address + start, length, mmap.MADV_WILLNEED)
 
     def close(self) -> None:
         """Unmap the file, once the last view from bytes_of is gone. Idempotent."""
@@ -185,6 +190,19 @@ class GGUFFile:
                 f"{self.path} (part {part} of {n_parts}); join the parts to one file first,"
                 " for example with llama-gguf-split --merge",
             )
+
+
+def _libc_madvise() -> Callable[[int, int, int], int] | None:
+    """libc's own: mmap.madvise holds the GIL while it waits for the disk's queue, a call through
+    ctypes does not. None where there is no such function.
+    """
+    try:
+        madvise = ctypes.CDLL(None).madvise
+    except (AttributeError, OSError, TypeError):  # no such function, no such library, no POSIX
+        return None
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    madvise.restype = ctypes.c_int
+    return madvise if hasattr(mmap, "MADV_WILLNEED") else None
 
 
 def _is_finite_number(value: object) -> bool:

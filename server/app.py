@@ -12,6 +12,7 @@ from server import completions, models
 from server.config import AppConfig
 from server.errors import ApiError
 from server.loader import EngineLoader
+from server.metrics import Metrics
 from server.middleware import RequestMiddleware, RequestRecord, error_response
 from server.openapi import describe_bodies
 from server.services import Services
@@ -27,12 +28,13 @@ def create_app(config: AppConfig, loader: EngineLoader) -> FastAPI:
 
     # No /docs: its page loads scripts from elsewhere, and this server must work offline.
     app = FastAPI(title="Rushlight", docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.state.services = Services(config, loader, config.sampling.to_sampling_params())
+    metrics = Metrics(loader)
+    app.state.services = Services(config, loader, config.sampling.to_sampling_params(), metrics)
     app.include_router(models.router)
     app.include_router(completions.router)
     # Only what FastAPI itself raises: all else passes up to the middleware, which answers it.
     app.add_exception_handler(HTTPException, _no_such_route)
-    app.add_middleware(RequestMiddleware)
+    app.add_middleware(RequestMiddleware, metrics=metrics)
     describe_bodies(app)
     return app
 

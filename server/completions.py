@@ -47,7 +47,7 @@ async def chat_completions(request: Request) -> Response:
         template_kwargs=asked.chat_template_kwargs,
     )
     objects = ChatObjects(engine.model.name, _shows_usage(asked))
-    reply = Reply(engine, [prompt_ids], params)
+    reply = Reply(engine, [prompt_ids], params, services.metrics)
     return await _answer(request, asked, reply, objects, headers)
 
 
@@ -60,7 +60,7 @@ async def completions(request: Request) -> Response:
     prompts = await asyncio.to_thread(_encode, engine, asked.prompt)
     objects = TextObjects(engine.model.name, _shows_usage(asked))
     try:
-        reply = Reply(engine, prompts, params)
+        reply = Reply(engine, prompts, params, services.metrics)
     except ContextLengthExceeded as error:
         error.param = "prompt"  # the engine cannot know what the field is called here
         raise

@@ -1,4 +1,5 @@
-"""Around every request: an id, what no route may see, the last word on errors, one log line.
+"""Around every request: an id, what no route may see, the last word on errors, and at its end one
+log line and its place in the metrics.
 
 Plain ASGI, so that a stream passes through untouched. Knows nothing of what routes do; they leave
 facts for the log in the RequestRecord.
@@ -19,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.body import LastResponse
 from server.errors import ApiError, api_error, is_unexpected
+from server.metrics import Metrics
 from server.schema import Usage
 
 log = logging.getLogger("rushlight.server")
@@ -29,13 +31,14 @@ _MAX_NAME = 64
 
 @dataclass(slots=True)
 class RequestRecord:
-    """What is known of one request, for its log line and its headers."""
+    """What is known of one request, for its log line, its headers and the metrics."""
 
     id: str = field(default_factory=lambda: f"req_{secrets.token_hex(8)}")
     status: int = 0  # 0 = nothing was sent
     ignored: str = ""
     usage: Usage | None = None
     error: str = ""
+    error_type: str = ""
     started_at: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -43,6 +46,10 @@ class RequestRecord:
         """The record that the middleware made for this request."""
         record: RequestRecord = request.scope["state"]["record"]
         return record
+
+    def fail(self, error: ApiError) -> None:
+        """Note what the client is told."""
+        self.error, self.error_type = error.message, error.code or error.type
 
     def ignore(self, names: list[str]) -> dict[str, str]:
         """Note unknown fields; returns the headers that name them, safe whatever clients send."""
@@ -56,8 +63,9 @@ class RequestRecord:
 class RequestMiddleware:
     """Wraps the application."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -76,20 +84,26 @@ class RequestMiddleware:
             refuse_ambiguous_length(Headers(scope=scope))
             await self._app(scope, receive, send_with_id)
         except ClientDisconnect:
-            record.error = "the client left"
+            record.error, record.error_type = "the client left", "client_left"
         except Exception as error:
             if is_unexpected(error):
                 log.error("%s failed", record.id, exc_info=error)
+            told = api_error(error, record.id)
+            record.fail(told)
             if record.status:
                 raise  # too late to tell; the server closes the connection
-            await error_response(api_error(error, record.id), record)(scope, receive, send_with_id)
+            await error_response(told, record)(scope, receive, send_with_id)
         finally:
-            _log_line(scope, record)
+            took_s = time.monotonic() - record.started_at
+            _log_line(scope, record, took_s)
+            # Not the path: whoever asks for a thousand of them would make a thousand series.
+            route = getattr(scope.get("route"), "path", "none")
+            self._metrics.request_ended(route, record.status, record.error_type, took_s)
 
 
 def error_response(error: ApiError, record: RequestRecord) -> Response:
-    """`error` as a reply, and noted for the log."""
-    record.error = error.message
+    """`error` as a reply, and noted in the record."""
+    record.fail(error)
     kind = LastResponse if "Connection" in error.headers else Response
     return kind(error.to_json(), error.status, error.headers, "application/json")
 
@@ -104,7 +118,7 @@ def refuse_ambiguous_length(headers: Headers) -> None:
         )
 
 
-def _log_line(scope: Scope, record: RequestRecord) -> None:
+def _log_line(scope: Scope, record: RequestRecord, took_s: float) -> None:
     # Health checks (503 while the model loads, too) and lists are many and say nothing new.
     says_nothing_new = record.status in (200, 503) and record.usage is None and not record.error
     level = logging.DEBUG if says_nothing_new else logging.INFO
@@ -113,7 +127,7 @@ def _log_line(scope: Scope, record: RequestRecord) -> None:
         words.append(f"prompt={usage.prompt_tokens}")
         words.append(f"cached={usage.prompt_tokens_details.cached_tokens}")
         words.append(f"tokens={usage.completion_tokens}")
-    words.append(f"{time.monotonic() - record.started_at:.2f}s")
+    words.append(f"{took_s:.2f}s")
     if record.ignored:
         words.append(f"ignored: {record.ignored}")
     if record.error:

@@ -1,10 +1,12 @@
-"""GET /health, /v1/models and /v1/models/{id}: what is served, and whether it is ready."""
+"""GET /health, /metrics, /v1/models and /v1/models/{id}: what is served, and how it is doing."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 
 from server.errors import ApiError, ModelLoading
+from server.metrics import CONTENT_TYPE
 from server.schema import Health, Model, ModelList, ModelMeta, WireObject
 from server.services import Services
 
@@ -30,6 +32,12 @@ async def health(request: Request) -> Response:
     if failure is not None:
         return _json(Health(status="failed", message=str(failure)), 503)
     return _json(Health(status="ok"))
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(request: Request) -> Response:
+    """Counters and gauges in Prometheus' text format, while the model loads too."""
+    return Response(Services.of(request).metrics.text(), media_type=CONTENT_TYPE)
 
 
 @router.get("/v1/models", response_model=ModelList)

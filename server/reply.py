@@ -27,6 +27,7 @@ from engine import (
     SamplingParams,
     Token,
 )
+from server.metrics import Metrics
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -37,7 +38,13 @@ T = TypeVar("T")
 class Reply:
     """Events of one request, tagged with the index of the prompt that they belong to."""
 
-    def __init__(self, engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams):
+    def __init__(
+        self,
+        engine: Engine,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams,
+        metrics: Metrics,
+    ) -> None:
         """Submit every prompt, given as token ids. Raises: what `Engine.submit` raises."""
         if len(prompts) > (most := max(1, engine.config.max_waiting)):
             raise InvalidRequest(
@@ -45,6 +52,7 @@ class Reply:
                 "prompt",
             )
         self.n_choices = len(prompts)
+        self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()  # bounded by max_tokens
         self._generations: list[Generation] = []
@@ -60,9 +68,17 @@ class Reply:
     ) -> Generation:
         def on_event(event: Event) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                self._loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
+                self._loop.call_soon_threadsafe(self._receive, index, event)
 
-        return engine.submit(ids, params, on_event)
+        generation = engine.submit(ids, params, on_event)
+        self._metrics.generation_started(generation)
+        return generation
+
+    def _receive(self, index: int, event: Event) -> None:
+        """Every event passes here, whether or not anyone still reads."""
+        if not isinstance(event, Token):
+            self._metrics.generation_ended(self._generations[index], event)
+        self._events.put_nowait((index, event))
 
     def cancel(self) -> None:
         """Stop all that still runs. Idempotent, and never waits."""

@@ -49,14 +49,19 @@ class Usage(WireObject):
 
 
 class WireTimings(WireObject):
-    """llama.cpp's `timings`. Its `prompt_n` does not count tokens that came from the cache."""
+    """llama.cpp's `timings`. Its `prompt_n` does not count tokens that came from the cache.
+
+    Rates are 0 where there is nothing to divide by.
+    """
 
     cache_n: int
     prompt_n: int
     prompt_ms: float
+    prompt_per_token_ms: float
     prompt_per_second: float
     predicted_n: int
     predicted_ms: float
+    predicted_per_token_ms: float
     predicted_per_second: float
 
     @classmethod
@@ -71,15 +76,17 @@ class WireTimings(WireObject):
             cache_n=n_cached,
             prompt_n=n_prefilled,
             prompt_ms=round(prefill_s * 1e3, 3),
-            prompt_per_second=_per_second(n_prefilled, prefill_s),
+            prompt_per_token_ms=_ratio(prefill_s * 1e3, n_prefilled),
+            prompt_per_second=_ratio(n_prefilled, prefill_s),
             predicted_n=n_decoded,
             predicted_ms=round(decode_s * 1e3, 3),
-            predicted_per_second=_per_second(n_decoded, decode_s),
+            predicted_per_token_ms=_ratio(decode_s * 1e3, n_decoded),
+            predicted_per_second=_ratio(n_decoded, decode_s),
         )
 
 
-def _per_second(n: int, seconds: float) -> float:
-    return round(n / seconds, 3) if seconds > 0 else 0.0
+def _ratio(part: float, whole: float) -> float:
+    return round(part / whole, 3) if whole > 0 else 0.0
 
 
 WireFinishReason = Literal["stop", "length"]

@@ -9,15 +9,19 @@ from starlette.requests import Request
 from engine import SamplingParams
 from server.config import AppConfig
 from server.loader import EngineLoader
+from server.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """config: the settings in force; loader: where the engine comes from; defaults: [sampling]."""
+    """config: the settings in force; loader: where the engine comes from; defaults: [sampling];
+    metrics: what is counted.
+    """
 
     config: AppConfig
     loader: EngineLoader
     defaults: SamplingParams
+    metrics: Metrics
 
     @classmethod
     def of(cls, request: Request) -> Services:

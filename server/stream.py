@@ -76,7 +76,7 @@ class EventStream(StreamingResponse):
                 yield some
         except Exception as error:
             told = api_error(error, self._record.id)
-            self._record.error = told.message
+            self._record.fail(told)
             if is_unexpected(error):
                 log.error("%s failed in mid-stream", self._record.id, exc_info=error)
             yield sse_data(told.to_json())

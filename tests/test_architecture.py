@@ -141,6 +141,9 @@ def test_architecture_names_are_compared_in_one_file() -> None:
                 for part in ast.walk(operand)
                 if isinstance(part, ast.Constant) and isinstance(part.value, str)
             }
+            # A tokenizer's kind is another thing, though one of them is called `llama` as well.
+            if any(constant.startswith("tokenizer.") for constant in constants):
+                continue
             assert not constants & names, f"{file}:{node.lineno} compares an architecture's name"
 
 

@@ -7,13 +7,25 @@ from typing import Any
 import httpx
 import pytest
 
-from engine import SamplingParams
+from engine import Finished, FinishReason, SamplingParams, Timings
+from server.schema import WireTimings
 from tests.fake_engine import BOS, N_VOCAB, FakeEngine, Script
 from tests.server.wire import chunks_of
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
+TIMINGS = {  # llama.cpp's names
+    "cache_n",
+    "prompt_n",
+    "prompt_ms",
+    "prompt_per_token_ms",
+    "prompt_per_second",
+    "predicted_n",
+    "predicted_ms",
+    "predicted_per_token_ms",
+    "predicted_per_second",
+}
 
 
 def bodies(http: httpx.Client, path: str, body: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -52,7 +64,27 @@ def test_chat_has_openais_shape(http: httpx.Client) -> None:
     }
     assert timings["prompt_n"] + timings["cache_n"] == n_prompt
     assert timings["predicted_n"] == 4
-    assert timings["predicted_per_second"] > 0
+    assert set(timings) == TIMINGS
+
+
+def test_timings_divide_what_they_say() -> None:
+    ends = [
+        Finished(FinishReason.STOP, "", 30, 10, 4, Timings(9.0, 0.5, 1.0)),
+        Finished(FinishReason.LENGTH, "", 20, 0, 6, Timings(9.0, 1.5, 3.0)),
+    ]
+    assert WireTimings.of(ends).model_dump() == {
+        "cache_n": 10,
+        "prompt_n": 40,
+        "prompt_ms": 2000,
+        "prompt_per_token_ms": 50,
+        "prompt_per_second": 20,
+        "predicted_n": 10,
+        "predicted_ms": 4000,
+        "predicted_per_token_ms": 400,
+        "predicted_per_second": 2.5,
+    }
+    nothing = [Finished(FinishReason.LENGTH, "", 0, 0, 0, Timings())]
+    assert set(WireTimings.of(nothing).model_dump().values()) == {0}
 
 
 def test_text_has_openais_shape(http: httpx.Client) -> None:

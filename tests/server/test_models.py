@@ -91,6 +91,7 @@ def test_openapi_tells_the_truth(http: httpx.Client) -> None:
     document = http.get("/openapi.json").json()
     assert set(document["paths"]) == {
         "/health",
+        "/metrics",
         "/v1/models",
         "/v1/models/{model_id}",
         "/v1/completions",
