@@ -15,6 +15,7 @@ import pytest
 from gguf import GGMLQuantizationType as T
 from gguf import GGUFReader, GGUFWriter
 
+from engine import gguf_file
 from engine.errors import GGUFError, UnsupportedModel
 from engine.gguf_file import GGUFFile, StringArray
 from tests.tiny_gguf import TinyModel, write_tiny_gguf
@@ -475,6 +476,41 @@ def test_a_refused_file_is_not_left_mapped(path: Path) -> None:
 def test_prefetch(path: Path) -> None:
     with open_raw(path, [], [tensor("t", [4])], DATA) as gguf:
         gguf.prefetch()
+
+
+def test_prefetch_asks_for_every_byte_in_small_pieces(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    ask = gguf_file._libc_madvise()
+
+    def madvise(address: int, n_bytes: int, advice: int) -> int:
+        asked.append((address, n_bytes))
+        assert ask is None or ask(address, n_bytes, advice) == 0
+        return 0
+
+    monkeypatch.setattr(gguf_file, "_libc_madvise", lambda: madvise)
+    with open_raw(path, [], [tensor("t", [4])], bytes(600_000)) as gguf:
+        start = gguf.address("t") - gguf.tensor("t").offset
+        gguf.prefetch()
+        at = start
+        for address, n_bytes in asked:
+            assert address == at and n_bytes <= gguf_file.PREFETCH_BYTES
+            at += n_bytes
+        assert at == start + gguf.n_bytes
+
+
+def test_prefetch_does_nothing_where_there_is_no_madvise(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoLibrary:
+        def __init__(self, name: object) -> None:
+            pass
+
+    for cdll in (NoLibrary, open):  # without the function; open(None) raises a TypeError, as
+        monkeypatch.setattr(gguf_file.ctypes, "CDLL", cdll)  # CDLL(None) does on Windows
+        with open_raw(path, [], [tensor("t", [4])], DATA) as gguf:
+            gguf.prefetch()
 
 
 def test_a_missing_tensor_is_named(path: Path) -> None:
