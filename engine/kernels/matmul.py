@@ -14,7 +14,9 @@ from engine.kernels.op import FEW, cancelled, fields, kernel, n_rows, take
 from engine.kernels.simd import L, add, f32xL, load, read_f32, read_i32, read_u8, store, write_f32
 from engine.kernels.tile import K_CHUNK, offset_at, scale_at
 
-_WEIGHT_ROWS = 32  # that a thread takes at a time when decoding; a multiple of L
+# Weight rows that a thread takes at a time when there are few input rows: long runs of memory are
+# read fastest, but each thread should come back for more several times, so that both end together.
+_MOST_ROWS, _TURNS = 256, 8
 
 
 @kernel
@@ -30,11 +32,13 @@ def matmul(op, batch, thread, n_threads):
     out_stride = (o.n_out + 15) // 16 * 64
     scratch = o.scratch + thread * o.scratch_bytes
     if rows <= FEW:
+        turn = o.n_out // (_TURNS * n_threads) // L * L
+        turn = min(max(turn, L), _MOST_ROWS)
         while True:
-            first = take(op, _WEIGHT_ROWS)
+            first = take(op, turn)
             if first >= o.n_out:
                 break
-            n = min(_WEIGHT_ROWS, o.n_out - first)
+            n = min(turn, o.n_out - first)
             w = o.weight + first * o.row_bytes
             for t in range(rows):
                 call_address(
