@@ -1,6 +1,10 @@
 """Byte-level BPE: words cut by a pre-tokenizer, their bytes as letters, merged by a list of merges.
 
 The `tokenizers` library merges. Does not know special tokens.
+
+Some vocabularies lack letters for bytes that their training text never held: control characters,
+and bytes of planes that Unicode has not filled. The library and llama.cpp drop such bytes, so that
+the model would read another text than was sent. Here the text is refused.
 """
 
 from __future__ import annotations
@@ -14,9 +18,10 @@ from typing import Final, Self
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
-from engine.errors import GGUFError
+from engine.errors import GGUFError, InvalidRequest
 from engine.gguf_file import GGUFFile
 from engine.pre_tokenizer import PreTokenizer
+from engine.vocabulary import BYTE_OF
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -24,7 +29,9 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 class ByteLevelBPE:
     """The merges of one vocabulary. Any thread may use it."""
 
-    def __init__(self, bpe: BPE, pre: PreTokenizer) -> None:
+    def __init__(self, bpe: BPE, pre: PreTokenizer, missing: bytes = b"") -> None:
+        """missing: the bytes that have no token."""
+        self._missing = re.compile(b"[%s]" % re.escape(missing)) if missing else None
         self._tokenizer = Tokenizer(bpe)
         self._tokenizer.pre_tokenizer = pre.splitter()
 
@@ -36,11 +43,28 @@ class ByteLevelBPE:
         Raises GGUFError.
         """
         with _collector_paused():
-            return cls(_build(gguf, ids, pre.ignore_merges), pre)
+            bpe = _build(gguf, ids, pre.ignore_merges)
+        missing = [byte for letter, byte in BYTE_OF.items() if letter not in ids]
+        return cls(bpe, pre, b"".join(missing))
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text that holds no special token."""
+        """Token ids of a text that holds no special token.
+
+        Raises InvalidRequest when it holds a byte that has no token.
+        """
+        if self._missing:
+            self._refuse_missing(text, self._missing)
         return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    @staticmethod
+    def _refuse_missing(text: str, missing: re.Pattern[bytes]) -> None:
+        data = text.encode()
+        if found := missing.search(data):
+            char = text[len(data[: found.start()].decode(errors="ignore"))]
+            raise InvalidRequest(
+                f"the text holds the character U+{ord(char):04X}, but this model's vocabulary has "
+                f"no token for its byte 0x{found[0][0]:02X}; remove the character"
+            )
 
 
 def _build(gguf: GGUFFile, ids: dict[str, int], ignore_merges: bool) -> BPE:

@@ -18,7 +18,7 @@ from gguf.constants import LlamaFileType
 from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig
 from engine.cpus import count_cpus
-from engine.errors import ContextLengthExceeded, EngineFailed, InvalidRequest
+from engine.errors import ContextLengthExceeded, EngineFailed, GGUFError, InvalidRequest
 from engine.generation import Event, Failed, Finished, Generation, Token
 from engine.gguf_file import GGUFFile
 from engine.info import LoadProgress, ModelInfo
@@ -58,20 +58,25 @@ class Engine:
             self.tokenizer = Tokenizer.from_gguf(self._gguf, config.tokenizer_pre)
             self.chat_template = ChatTemplate.from_gguf(self._gguf, self.tokenizer)
             n_ctx = _choose_n_ctx(config, model_config)
-            self.model = _model_info(self._gguf, model_config, n_ctx, self.tokenizer.n_vocab)
 
             report(LoadProgress("compiling kernels", 0, 1))
-            # Here and not above: these bring Numba, half a second where its cache is warm and
-            # several where it is not. Nobody should wait for that to hear that a file is damaged.
+            # Here and not above: this brings Numba, half a second, and the next ones compile, which
+            # takes several where the cache is cold. Nobody should wait for that to hear that a file
+            # is damaged.
+            from engine.weights import Weights
+
+            weights = Weights.from_gguf(self._gguf, model_config)
+            _check_vocabulary(self._gguf, self.tokenizer.n_vocab, weights.token_embd.n_out)
+            self.model = _model_info(self._gguf, model_config, n_ctx, self.tokenizer.n_vocab)
+
             from engine.chat import Chat, n_pages
             from engine.kv_cache import PagePool
             from engine.model import Model
-            from engine.weights import Weights
             from engine.worker import Worker
 
             self._model = Model(
                 model_config,
-                Weights.from_gguf(self._gguf, model_config),
+                weights,
                 max_rows=min(config.prefill_chunk, n_ctx),
                 n_threads=_choose_n_threads(config),
                 on_compile=lambda done, total: report(
@@ -135,16 +140,7 @@ class Engine:
         ids = self.encode_prompt(prompt) if isinstance(prompt, str) else prompt
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         generation = self.submit(ids, params or SamplingParams(), events.put)
-        try:
-            while True:
-                event = events.get()
-                if isinstance(event, Failed):
-                    raise event.error
-                yield event
-                if isinstance(event, Finished):
-                    return
-        finally:
-            generation.cancel()
+        return _until_finished(generation, events)
 
     @property
     def n_waiting(self) -> int:
@@ -157,9 +153,12 @@ class Engine:
         return self._worker.failure
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Cancel all requests and end the engine's threads. Idempotent."""
+        """Cancel all requests, end the engine's threads and give its memory back. Idempotent."""
         if self._worker.close(timeout_s):
+            self._chat.restart()
             self._model.close()
+        else:
+            log.warning("the engine thread did not end within %.1f s", timeout_s)
 
     def __enter__(self) -> Engine:
         return self
@@ -184,6 +183,27 @@ class Engine:
                 )
         if len(prompt_ids) >= self.model.n_ctx:
             raise ContextLengthExceeded(len(prompt_ids), self.model.n_ctx)
+
+
+def _until_finished(
+    generation: Generation, events: queue.SimpleQueue[Event]
+) -> Iterator[Token | Finished]:
+    try:
+        while True:
+            event = events.get()
+            if isinstance(event, Failed):
+                raise event.error
+            yield event
+            if isinstance(event, Finished):
+                return
+    finally:
+        generation.cancel()
+
+
+def _check_vocabulary(gguf: GGUFFile, n_tokens: int, n_rows: int) -> None:
+    """Every token needs its row in the embedding; rows beyond the tokens are padding."""
+    if n_rows < n_tokens:
+        raise GGUFError(gguf.path, f"tensor token_embd.weight: {n_rows} rows for {n_tokens} tokens")
 
 
 def _choose_n_ctx(config: EngineConfig, model: ModelConfig) -> int:

@@ -1,10 +1,11 @@
-"""Every exception the engine raises. Each carries its facts as attributes; the message says what to
-do.
+"""Every exception the engine raises.
+
+Each carries its facts as attributes; the message says what to do.
 
 EngineError
 ├── GGUFError              the file is damaged or not GGUF; names the file and the field or tensor
-├── UnsupportedModel       a sound file that this engine cannot run; names what and lists what it
-can ├── ConfigError            an engine setting has an impossible value
+├── UnsupportedModel       a sound file that this engine cannot run; names what, lists what it can
+├── ConfigError            an engine setting has an impossible value
 ├── InvalidRequest         one request's own fault; `param` names the field
 │   ├── ContextLengthExceeded
 │   └── ChatTemplateError  the template refused the messages, or failed on them

@@ -1,5 +1,4 @@
-"""Chooses the CPU profile and the kernel cache before Numba is imported, and holds the compile
-options.
+"""Chooses CPU profile and kernel cache before Numba is imported; holds the compile options.
 
 Import this module before anything that imports Numba. A profile is a fixed set of CPU features, not
 "whatever this CPU has", so that kernels compiled elsewhere (in an image, on a like laptop) are
@@ -13,11 +12,13 @@ not for running anything.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import platform
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ class CpuProfile:
     """A level of CPU to compile for.
 
     lanes: 32-bit lanes in the vectors of the prefill tiles.
-    dot:   how four u8 x i8 products are summed: "vnni", "maddubs" or "plain" (simd.py).
+    dot:   how four u8 x i8 products are summed: "vnni", "maddubs" or "plain" (kernels/simd/).
     needs: flags of /proc/cpuinfo that the host must show.
     """
 
@@ -61,16 +62,14 @@ PROFILES = tuple(
         ("x86-64-v3-avxvnni", "x86_64", "x86-64-v3", "+avxvnni", 8, "vnni", True, True, _AVX_VNNI),
         ("x86-64-v3", "x86_64", "x86-64-v3", "+avx2", 8, "maddubs", True, True, _V3),
         ("x86-64-v2", "x86_64", "x86-64-v2", "+sse4.2", 4, "maddubs", False, False, _V2),
-        ("aarch64", "aarch64", "generic", "+neon,+fp16", 4, "plain", True, True, ""),
+        ("aarch64", "aarch64", "generic", "+neon", 4, "plain", True, True, ""),
         ("generic", "", "generic", "", 4, "plain", False, False, ""),
     )
 )
 
 
 def host_cpu_flags() -> frozenset[str]:
-    """The CPU feature flags that the operating system reports; empty where it has no
-    /proc/cpuinfo.
-    """
+    """The CPU feature flags that the system reports; empty where it has no /proc/cpuinfo."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -120,16 +119,39 @@ def _cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rushlight"
 
 
-def _drop_old_caches(root: Path, keep: Path, profile: str, n_keep: int = 3) -> None:
-    """Each edit of the engine makes a new cache folder: keep the last few, so that the disk does
-    not fill up.
-    """
-    others = [p for p in root.glob(f"{profile}-py*") if p != keep]
-    for old in sorted(others, key=lambda p: p.stat().st_mtime, reverse=True)[n_keep:]:
+def _drop_old_caches(root: Path, profile: str, n_keep: int = 3) -> None:
+    """Each edit of the engine makes a new cache folder: keep the last few, to spare the disk."""
+    try:
+        folders = sorted(root.glob(f"{profile}-py*"), key=lambda p: p.stat().st_mtime)
+    except OSError:
+        return
+    for old in folders[:-n_keep]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _prepare() -> tuple[CpuProfile, Path]:
+def _writable(cache: Path) -> Path | None:
+    """The cache folder; where it cannot be written to, a copy that lasts as long as the process.
+
+    Numba refuses a folder that it cannot write to, even when all kernels are in it. None = there is
+    no place at all: every start compiles.
+    """
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache):
+            return cache
+    except OSError:
+        pass
+    try:
+        copy = Path(tempfile.mkdtemp(prefix="rushlight-"))
+        if cache.exists():
+            shutil.copytree(cache, copy, dirs_exist_ok=True)
+    except OSError:
+        return None
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    return copy
+
+
+def _prepare() -> tuple[CpuProfile, Path | None]:
     profile = choose_profile(
         platform.machine(),
         host_cpu_flags(),
@@ -139,17 +161,13 @@ def _prepare() -> tuple[CpuProfile, Path]:
     root = _cache_root() / "kernels"
     cache = root / f"{profile.name}-py{sys.version_info[0]}{sys.version_info[1]}-{_sources_hash()}"
     if not cache.exists():
-        try:
-            cache.mkdir(parents=True)
-            _drop_old_caches(root, cache, profile.name)
-        except OSError:
-            pass  # a read-only home: Numba falls back to a folder of its own, or compiles each time
+        _drop_old_caches(root, profile.name)
+    folder = _writable(cache)
     os.environ["NUMBA_CPU_NAME"] = profile.llvm_cpu
-    # Both must be set: the name alone leaves the host's own features on (AVX-512 in "Haswell"
-    # code).
+    # Both must be set: the name alone leaves the host's own features on (AVX-512, for "Haswell").
     os.environ["NUMBA_CPU_FEATURES"] = profile.llvm_features
-    os.environ["NUMBA_CACHE_DIR"] = str(cache)
-    return profile, cache
+    os.environ["NUMBA_CACHE_DIR"] = str(folder or "")
+    return profile, folder
 
 
 if "numba" in sys.modules:
@@ -159,7 +177,7 @@ PROFILE, CACHE_DIR = _prepare()
 import numba  # noqa: E402
 from numba import types  # noqa: E402
 
-# No reordering that changes NaN or infinity: a masked attention score is -inf on purpose.
+# Nothing that takes numbers to be finite ("nnan", "ninf"): NaN and infinity keep their meaning.
 # error_model "numpy": a division never raises, so that compiled code holds no exception paths.
 _OPTIONS: dict[str, Any] = {
     "fastmath": {"contract", "reassoc", "nsz", "arcp"},
@@ -172,18 +190,16 @@ inline: Any = numba.njit(nogil=True, forceinline=True, **_OPTIONS)
 
 
 def entry(*signatures: str) -> Any:
-    """Decorator for a function that Python calls: compiled for these signatures, found in the cache
-    later.
+    """Decorator for a function that Python calls: compiled for these signatures, and cached.
 
     The engine's compile options but for fast math, so that NaN and infinity keep their meaning.
     """
     options = {**_OPTIONS, "fastmath": False}
-    return numba.njit(list(signatures), nogil=True, cache=True, **options)
+    return numba.njit(list(signatures), nogil=True, cache=CACHE_DIR is not None, **options)
 
 
 class Native:
-    """A C function compiled from Python when its address is first asked for, and found in the cache
-    later.
+    """A C function compiled from Python when its address is first asked for, and cached.
 
     A start thus compiles only what its model needs. Numba's own `cfunc` compiles when a module is
     imported.
@@ -202,13 +218,13 @@ class Native:
     def address(self) -> int:
         """Where the machine code is; an op record holds it."""
         if self._compiled is None:
-            make = numba.cfunc(self._signature, nopython=True, cache=True, **_OPTIONS)
+            make = numba.cfunc(
+                self._signature, nopython=True, cache=CACHE_DIR is not None, **_OPTIONS
+            )
             self._compiled = make(self._function)
         return int(self._compiled.address)
 
 
 def native(signature: types.Type) -> Callable[[Callable[..., None]], Native]:
-    """Decorator: make a Native of a module-level function (one in a closure would miss the disk
-    cache).
-    """
+    """Decorator: make a Native of a module-level function (one in a closure is never cached)."""
     return lambda function: Native(function, signature)

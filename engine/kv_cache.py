@@ -6,6 +6,8 @@ back when freed.
 
 from __future__ import annotations
 
+import mmap
+
 from engine.plan import Memory
 
 
@@ -13,7 +15,9 @@ class PagePool:
     """n_pages pages of page_bytes (what is in one: kernels/kv_page.py)."""
 
     def __init__(self, n_pages: int, page_bytes: int) -> None:
-        self.n_pages, self.page_bytes = n_pages, page_bytes
+        self.n_pages = n_pages
+        # Whole pages of the system: only those can be given back.
+        self.page_bytes = (page_bytes + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
         self._memory = Memory(n_pages * page_bytes)
         self._free = list(range(n_pages - 1, -1, -1))  # the lowest number is taken first
 

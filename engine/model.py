@@ -1,12 +1,10 @@
-"""The transformer, top to bottom: lays out the plan for a model's weights, and runs it over
-batches.
+"""The transformer, top to bottom: the plan for a model's weights, run over batches.
 
 Knows no chats and no text. One plan serves prefill (many rows) and decode (one row).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,6 +32,9 @@ from engine.model_config import ModelConfig
 from engine.plan import Batch, Plan, Workspace
 from engine.quants.base import FewInput
 from engine.weights import LayerWeights, Matrix, Vector, Weights
+
+# Sizes are asked of kernels' functions by `.py_func`, in Python: a call of the compiled one would
+# compile it, as only whole kernels are kept on disk.
 
 _ROW_GROUP = 8  # kernels may touch rows up to the next multiple of this
 
@@ -69,7 +70,7 @@ class Model:
         self.n_weights_per_token = sum(m.n_in * m.n_out for w in weights.blk for m in w.matrices())
         self.batch = Batch(max_rows)
         self.workspace = Workspace()
-        self.page_bytes = config.n_layer * layer_bytes(config.n_head_kv, config.head_dim)
+        self.page_bytes = config.n_layer * layer_bytes.py_func(config.n_head_kv, config.head_dim)
         self.plan = Plan()
         self._n_threads = n_threads
         self._buffer_rows = (max_rows + _ROW_GROUP - 1) // _ROW_GROUP * _ROW_GROUP
@@ -88,10 +89,9 @@ class Model:
     ) -> npt.NDArray[np.float32]:
         """Run the plan over one chat's next tokens, at most max_rows.
 
-        pages: address of the chat's page table. Returns logits f32[len(rows_out), n_vocab] of the
-               rows named in
-        rows_out, overwritten by the next run. Raises Cancelled when the batch was cancelled
-        meanwhile.
+        pages: address of the chat's page table.
+        Returns logits f32[len(rows_out), n_vocab] of the rows named in rows_out, overwritten by
+        the next run. Raises Cancelled when the batch was cancelled meanwhile.
         """
         planes = 2 if len(tokens) * self.n_weights_per_token <= _PRECISE_WORK else 1
         self.batch.fill(tokens, first_pos, pages, rows_out, planes)
@@ -100,8 +100,15 @@ class Model:
             raise Cancelled
         return self._logits[: len(rows_out), : self.n_vocab]
 
+    @property
+    def fraction_done(self) -> float:
+        """How far the current run is, 0..1, in ops. Any thread."""
+        return min(self.batch.n_ops_done / len(self.plan), 1.0)
+
     def close(self) -> None:
+        """End the threads and give the workspace's memory back."""
         self.team.close()
+        self.workspace.release()
 
     # --- the plan -------------------------------------------------------------------------------
 
@@ -127,9 +134,9 @@ class Model:
         self.attended = self._floats(n_q)
         self.gate, self.up = self._floats(c.n_ff), self._floats(c.n_ff)
         widest = max(c.n_embd, n_q, c.n_ff)
-        self.q8 = self.workspace.reserve(2 * self._buffer_rows * q8_row_bytes(widest))
-        self.q16 = self.workspace.reserve(FEW * q16_row_bytes(widest))
-        self.fine8 = self.workspace.reserve(FEW * fine8_row_bytes(widest))
+        self.q8 = self.workspace.reserve(2 * self._buffer_rows * q8_row_bytes.py_func(widest))
+        self.q16 = self.workspace.reserve(FEW * q16_row_bytes.py_func(widest))
+        self.fine8 = self.workspace.reserve(FEW * fine8_row_bytes.py_func(widest))
         self.added = self._floats(c.n_embd)  # what a block adds, only where it is normalised first
         self.angles = self._rope_angles(c.rope_theta, c.rope_scale, w.rope_freqs)
         self.window_angles = (
@@ -159,7 +166,7 @@ class Model:
             "n_head": c.n_head,
             "n_head_kv": c.n_head_kv,
             "head_dim": c.head_dim,
-            "layer_offset": i * layer_bytes(c.n_head_kv, c.head_dim),
+            "layer_offset": i * layer_bytes.py_func(c.n_head_kv, c.head_dim),
         }
         self.plan.emit(
             rope_and_store,
@@ -180,7 +187,7 @@ class Model:
             **self._scratch,
             x=self.q,
             out=self.attended,
-            scale=1 / math.sqrt(c.head_dim),
+            scale=c.attention_scale,
             window=c.window if has_window else attention_kernel.ALL,
         )
         if w.attn_output.quant.group:
@@ -202,9 +209,7 @@ class Model:
     def _add(
         self, matrix: Matrix, norm: Vector | None, *, x: int, bias: Vector | None = None
     ) -> None:
-        """Add matrix times x to the residual stream, normalised before where the model has a
-        norm.
-        """
+        """Add matrix times x to the residual stream; `norm` (None = none) comes before adding."""
         if norm is None:
             self._matmul(matrix, self.x, x=x, bias=bias, accumulate=1)
             return
@@ -248,15 +253,16 @@ class Model:
         planes: int = 1,
         meet: bool = True,
     ) -> None:
-        """matrix times the quantised rows, or times the float rows x (the normed residual stream
-        if 0) where the type wants them.
+        """matrix times the quantised rows, or times float rows where the type wants them.
+
+        x: those float rows; 0 = the normed residual stream.
         """
         floats = x or self.normed
         n_in = matrix.n_in
         x_few, x_few_bytes = {
             FewInput.FLOATS: (floats, 4 * n_in),
-            FewInput.Q16: (self.q16, q16_row_bytes(n_in)),
-            FewInput.FINE8: (self.fine8, fine8_row_bytes(n_in)),
+            FewInput.Q16: (self.q16, q16_row_bytes.py_func(n_in)),
+            FewInput.FINE8: (self.fine8, fine8_row_bytes.py_func(n_in)),
         }[matrix.quant.few_input]
         self.plan.emit(
             matmul,

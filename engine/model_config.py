@@ -66,6 +66,7 @@ class ModelConfig:
     n_rot: int  # dimensions of a head that RoPE turns
     gelu: bool
     embedding_scale: float
+    attention_scale: float  # of the scores before softmax
     window: int  # tokens that a layer with a window looks back on; 0 = no layer has one
     window_period: int
     window_rope_theta: float
@@ -87,6 +88,8 @@ class ModelConfig:
             raise UnsupportedModel("model option", f"{name}.expert_count (a mixture of experts)")
 
         window = gguf.get_int(f"{name}.attention.sliding_window", 0)
+        if not 0 <= window < 1 << 31:
+            raise GGUFError(gguf.path, f"{name}.attention.sliding_window: {window} is impossible")
         if window and not row.window_period:
             raise UnsupportedModel("model option", f"{name}.attention.sliding_window")
         for key in ("attn_logit_softcapping", "final_logit_softcapping"):
@@ -96,9 +99,15 @@ class ModelConfig:
         n_head = _positive(gguf, f"{name}.attention.head_count")
         n_head_kv = _same_in_all_layers(gguf, f"{name}.attention.head_count_kv", n_head)
         head_dim = gguf.get_int(f"{name}.attention.key_length", n_embd // n_head)
+        n_layer = _positive(gguf, f"{name}.block_count")
+        # Gemma 3 of 27B, which no key of its file tells, scales by another size than its heads'.
+        is_27b = name == "gemma3" and n_layer == 62
+        query_size = n_embd // n_head if is_27b else head_dim
+        if query_size <= 0:
+            raise GGUFError(gguf.path, f"{name}.attention.key_length: {head_dim} is impossible")
         config = cls(
             architecture=name,
-            n_layer=_positive(gguf, f"{name}.block_count"),
+            n_layer=n_layer,
             n_embd=n_embd,
             n_ff=_same_in_all_layers(gguf, f"{name}.feed_forward_length", None),
             n_head=n_head,
@@ -112,6 +121,7 @@ class ModelConfig:
             n_rot=gguf.get_int(f"{name}.rope.dimension_count", head_dim),
             gelu=row.gelu,
             embedding_scale=math.sqrt(n_embd) if row.scale_embedding else 1.0,
+            attention_scale=1 / math.sqrt(query_size),
             window=window,
             window_period=row.window_period,
             window_rope_theta=row.window_rope_theta,
@@ -140,6 +150,8 @@ class ModelConfig:
             refuse(
                 "rope.dimension_count", f"{self.n_rot} is not an even number up to {self.head_dim}"
             )
+        if self.rms_eps <= 0:
+            refuse("attention.layer_norm_rms_epsilon", f"{self.rms_eps} is not positive")
         if self.rope_theta <= 0:
             refuse("rope.freq_base", f"{self.rope_theta} is not positive")
         for width in ("n_embd", "n_ff"):
@@ -166,6 +178,8 @@ def _same_in_all_layers(gguf: GGUFFile, key: str, default: int | None) -> int:
     """
     value = gguf.metadata.get(key)
     if isinstance(value, np.ndarray):
+        if len(value) == 0 or value.dtype.kind not in "iu":
+            raise GGUFError(gguf.path, f"{key}: not whole numbers, one for each layer")
         if len(set(value.tolist())) != 1:
             raise UnsupportedModel("model option", f"{key} that differs between layers")
         return _checked(gguf, key, int(value[0]))
@@ -186,4 +200,6 @@ def _linear_rope_scale(gguf: GGUFFile, name: str) -> float:
         return 1.0
     old = gguf.get_float(f"{name}.rope.scale_linear", 1.0)
     factor = gguf.get_float(f"{name}.rope.scaling.factor", old)
-    return factor if factor > 0 else 1.0
+    if factor < 0:
+        raise GGUFError(gguf.path, f"{name}.rope.scaling.factor: {factor} is negative")
+    return factor or 1.0  # 0 means none

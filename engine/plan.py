@@ -52,6 +52,11 @@ class Workspace:
         n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         return buffer.bytes[:n_bytes].view(dtype).reshape(shape)
 
+    def release(self) -> None:
+        """Give all memory back to the system; the buffers read as zeros afterwards."""
+        for buffer in self._buffers:
+            buffer.give_back(0, buffer.n_bytes)
+
     @property
     def n_bytes(self) -> int:
         """Size of all buffers together, written to or not."""
@@ -110,6 +115,10 @@ class Batch:
     @property
     def cancelled(self) -> bool:
         return bool(self._cancel[0])
+
+    def rewind(self) -> None:
+        """Forget how far the last run came."""
+        self._op_done[0] = 0
 
     @property
     def n_ops_done(self) -> int:

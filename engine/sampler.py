@@ -28,7 +28,8 @@ class Sampler:
     n_vocab:    length of the logits.
     prompt_ids: the prompt; its end counts for the penalties.
     eog_ids:    the tokens that `ignore_eos` bans.
-    Raises InvalidRequest when `logit_bias` names a token outside the vocabulary, or asks for none.
+    `logit_bias` may name only tokens below `n_vocab`: the engine has refused others by then.
+    Raises InvalidRequest when `logit_bias` and `ignore_eos` allow no token.
     """
 
     def __init__(
@@ -44,12 +45,6 @@ class Sampler:
         self._random = np.random.Generator(np.random.PCG64(seed))
         self._window = _Window(params, prompt_ids)
 
-        for token_id in params.logit_bias:
-            if token_id >= n_vocab:
-                raise InvalidRequest(
-                    f"logit_bias: token id {token_id} is not one of the {n_vocab} tokens",
-                    param="logit_bias",
-                )
         bias = params.logit_bias
         banned = {token_id for token_id, value in bias.items() if value == -MAX_BIAS}
         if params.ignore_eos:

@@ -37,6 +37,8 @@ class Sequence:
         self.n_cached = 0
         self.n_prefilled = 0
         self.n_decoded = 0
+        self.n_reading = 0  # prompt tokens of the chunk being read
+        self._last: Finished | Failed | None = None
         self.next_id: int | None = None  # sampled, not yet read by the model
         params = generation.params
         room = n_ctx - len(self.prompt_ids)
@@ -54,12 +56,13 @@ class Sequence:
         self._spent[self.phase] = now - self._since
         self.phase, self._since = phase, now
 
-    def progress(self, n_ahead: int = 0) -> Progress:
+    def progress(self, n_ahead: int, n_in_chunk: int) -> Progress:
+        """n_ahead: requests before this one; n_in_chunk: tokens done of the chunk being read."""
         return Progress(
             phase=self.phase,
             n_ahead=n_ahead,
             n_prompt=len(self.prompt_ids),
-            n_prefilled=self.n_prefilled,
+            n_prefilled=min(self.n_prefilled + n_in_chunk, len(self.prompt_ids)),
             n_decoded=self.n_decoded,
             elapsed_s=time.monotonic() - self._since,
         )
@@ -87,13 +90,17 @@ class Sequence:
 
     def finish(self, reason: FinishReason) -> None:
         """End the reply: text that was held back is text after all."""
-        text, _ = self._stop.push(self._decoder.flush())
-        text += self._stop.flush()
+        text = self._stop.flush()
         self._end(FinishReason.STOP if self._stop.stopped else reason, text)
 
     def fail(self, error: EngineError) -> None:
         self.enter(Phase.DONE)
-        self._report(Failed(error))
+        self._last = Failed(error)
+
+    def report_last(self) -> None:
+        """Tell that it is over. Not in `finish` and `fail`, so that the engine is free by then."""
+        assert self._last is not None, "the request is not over"
+        self._report(self._last)
 
     def _end(self, reason: FinishReason, text: str) -> None:
         self.enter(Phase.DONE)
@@ -103,8 +110,8 @@ class Sequence:
             prefill_s=spent.get(Phase.PREFILL, 0.0),
             decode_s=spent.get(Phase.DECODE, 0.0),
         )
-        self._report(
-            Finished(reason, text, len(self.prompt_ids), self.n_cached, self.n_decoded, timings)
+        self._last = Finished(
+            reason, text, len(self.prompt_ids), self.n_cached, self.n_decoded, timings
         )
 
     def _report(self, event: Event) -> None:

@@ -1,14 +1,16 @@
 """Compiles and renders the Jinja templates that come with model files, as `transformers` does.
 
-A template is code from a stranger: it runs in Jinja's immutable sandbox, with limits on steps and
-output. They stop what loops or grows, not every way to waste memory in one expression.
-Does not know chats.
+A template is code from a stranger: it runs in Jinja's immutable sandbox, with limits on steps, on
+output, and on the size of whatever an operator, filter, method or block makes. They do not stop
+every way to waste memory, such as a list of many long texts. Does not know chats.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Final, NoReturn
@@ -18,12 +20,23 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
 from engine.special_tokens import MARK
+from engine.template_limits import (
+    FILTER_SIZES,
+    MAX_LENGTH,
+    METHOD_SIZES,
+    TooLarge,
+    counted,
+    operator_size,
+    refuse_large,
+    refuse_large_result,
+    text_length,
+)
 
 MAX_STEPS: Final = 10_000_000  # a loop's turn is one; a long chat takes some 100,000
 CALL_STEPS: Final = 50  # a call takes about as long
-MAX_LENGTH: Final = 1 << 25  # characters of output, or items of one string or list
 
 
 class TemplateRefusal(TemplateError):
@@ -71,7 +84,7 @@ class GenerationTag(Extension):
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
     """The sandbox with what chat templates expect to find, and with the meter running."""
 
-    intercepted_binops = frozenset({"+", "*", "**"})
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self) -> None:
         super().__init__(
@@ -79,9 +92,12 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             extensions=[GenerationTag, loopcontrols],
             optimized=False,  # which would run parts of the template while compiling it
+            finalize=printable,
         )
         self.filters["tojson"] = to_json
+        self.filters = {name: limited(name, made) for name, made in self.filters.items()}
         self.filters["metered"] = metered
+        self.filters["concatenated"] = concatenated
         self.globals["raise_exception"] = raise_exception
         self.globals["strftime_now"] = strftime_now
         del self.globals["lipsum"]
@@ -91,7 +107,15 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         for loop in tree.find_all(nodes.For):
             arguments: tuple[Any, ...] = ("metered", [], [], None, None)
             loop.iter = nodes.Filter(loop.iter, *arguments, lineno=loop.lineno, environment=self)
-        return tree
+        return _TildeToFilter(self).visit(tree)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def concat(pieces: Iterable[str]) -> str:
+        """What Jinja joins the output of a block, a macro or `{% set %}...{% endset %}` with."""
+        pieces = list(pieces)
+        with _limit("a block"):
+            refuse_large(sum(map(len, pieces)))
+        return "".join(pieces)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         # Some templates collect things in a list of their own.
@@ -100,12 +124,38 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         _meter.get().spend(CALL_STEPS)
-        return super().call(context, obj, *args, **kwargs)
+        owner = getattr(getattr(obj, "__wrapped__", obj), "__self__", None)
+        if not isinstance(owner, (str, bytes, int)):
+            return super().call(context, obj, *args, **kwargs)
+        name = obj.__name__
+        with _limit(f"'{name}'"):
+            if name in METHOD_SIZES:
+                refuse_large(METHOD_SIZES[name](owner, *args, **kwargs))
+            if name == "join" and args and not isinstance(owner, int):
+                args = (counted(args[0], owner), *args[1:])
+            result = super().call(context, obj, *args, **kwargs)
+            refuse_large_result(result)
+            return result
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if _result_size(operator, left, right) > MAX_LENGTH:
-            raise TemplateLimit(f"'{operator}' makes something too large")
+        with _limit(f"'{operator}'"):
+            refuse_large(operator_size(operator, left, right))
         return super().call_binop(context, operator, left, right)
+
+
+class _TildeToFilter(NodeTransformer):
+    """Makes `a ~ b` a filter, as Jinja does not let the sandbox intercept it."""
+
+    def __init__(self, environment: TemplateEnvironment) -> None:
+        self.environment = environment
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:
+        self.generic_visit(node)
+        operands = nodes.List(node.nodes, lineno=node.lineno, environment=self.environment)
+        arguments: tuple[Any, ...] = ("concatenated", [], [], None, None)
+        return nodes.Filter(
+            operands, *arguments, lineno=node.lineno, environment=self.environment
+        )
 
 
 def render(template: Template, variables: Mapping[str, Any], max_steps: int = MAX_STEPS) -> str:
@@ -132,6 +182,49 @@ def metered(_: Context, items: Any) -> Any:
         return meter.each(items)
     meter.spend(1 + len(items))
     return items
+
+
+@pass_context
+def concatenated(_: Context, operands: list[Any]) -> str:
+    """`a ~ b ~ c`."""
+    with _limit("'~'"):
+        return "".join(map(str, counted(operands)))
+
+
+@pass_context
+def printable(_: Context, value: Any) -> Any:
+    """Around everything that `{{ }}` prints."""
+    with _limit("'{{ }}'"):
+        refuse_large(text_length(value))
+    return value
+
+
+def limited(name: str, made: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter that refuses to make something too large."""
+    n_given = int(hasattr(made, "jinja_pass_arg"))  # arguments that Jinja puts first
+
+    @functools.wraps(made)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        given, (value, *rest) = args[:n_given], args[n_given:]
+        with _limit(f"'{name}'"):
+            if name in FILTER_SIZES:
+                refuse_large(FILTER_SIZES[name](value, *rest, **kwargs))
+            if name == "join":
+                separator = rest[0] if rest else kwargs.get("d", "")
+                value = counted(value, str(separator))
+            result = made(*given, value, *rest, **kwargs)
+            refuse_large_result(result)
+            return result
+
+    return checked
+
+
+@contextlib.contextmanager
+def _limit(what: str) -> Iterator[None]:
+    try:
+        yield
+    except TooLarge:
+        raise TemplateLimit(f"{what} makes something too large") from None
 
 
 def raise_exception(message: object) -> NoReturn:
@@ -169,16 +262,3 @@ def _list_of(value: object) -> list[Any]:
 
 
 _ESCAPED_MARK: Final = json.dumps(MARK).strip('"')
-
-
-def _result_size(operator: str, left: Any, right: Any) -> int:
-    """Items (or bits) in the result of an operator, as far as it can be large."""
-    if operator == "**":
-        both_int = isinstance(left, int) and isinstance(right, int)
-        return left.bit_length() * max(right, 0) if both_int else 0
-    if operator == "+":
-        both_sized = isinstance(left, Sized) and isinstance(right, Sized)
-        return len(left) + len(right) if both_sized else 0
-    if isinstance(right, Sized):
-        left, right = right, left
-    return len(left) * right if isinstance(left, Sized) and isinstance(right, int) else 0

@@ -29,7 +29,7 @@ _WHITESPACE: Final = " \t\n\v\f\r"
 
 
 class Merger(Protocol):
-    """Cuts a text without special tokens into tokens."""
+    """Cuts a text without special tokens into tokens. May raise InvalidRequest."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -116,7 +116,8 @@ class Tokenizer:
         add_special:   begin with BOS and end with EOS if the model wants them; a BOS that stands
                        there is not doubled.
         parse_special: read control tokens in the text. Only for text that no user wrote.
-        Raises InvalidRequest when the text is not Unicode (a lone surrogate).
+        Raises InvalidRequest when the text is not Unicode (a lone surrogate), or holds a byte that
+        the vocabulary has no token for.
         """
         special = self._special if parse_special else self._added_words
         ids = self._encode(special.split(text), add_special)
@@ -134,7 +135,7 @@ class Tokenizer:
         """Token ids of a rendered chat template: its control tokens count, shielded ones do not.
 
         Begins with one BOS if the model wants one, whether the template printed it or not.
-        Raises InvalidRequest when the text is not Unicode.
+        Raises InvalidRequest as `encode`.
         """
         pieces = self._special.split(rendered)
         return self._encode((unshield(p) if isinstance(p, str) else p for p in pieces), True)
@@ -142,7 +143,7 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some tokens, control tokens left out; see StreamDecoder."""
         decoder = StreamDecoder(self)
-        return "".join([decoder.push(token_id) for token_id in ids]) + decoder.flush()
+        return "".join([decoder.push(token_id) for token_id in ids])
 
     def _encode(self, pieces: Iterable[str | int], add_bos: bool) -> list[int]:
         ids: list[int] = []
@@ -168,8 +169,9 @@ class StreamDecoder:
     """Turns tokens into text one by one and holds back the bytes of an unfinished character.
 
     Everything `push` returned, joined, is the exact text. Bytes that can be part of no character
-    come out as U+FFFD, once that is certain. Control tokens are ''. The space that `encode` puts
-    before a text is taken away again.
+    come out as U+FFFD, once that is certain; a character never finished is dropped, as half of one
+    is no text. Control tokens are ''. The space that `encode` puts before a text is taken away
+    again.
     """
 
     def __init__(self, tokenizer: Tokenizer, after: int | None = None) -> None:
@@ -188,11 +190,6 @@ class StreamDecoder:
         if begins and self._space_prefix and not self._begins:
             data = data.removeprefix(b" ")
         return self._utf8.decode(data)
-
-    def flush(self) -> str:
-        """End the text; ''. A character never finished is dropped: half of one is no text."""
-        self._utf8.reset()
-        return ""
 
 
 def _ids_by_text(gguf: GGUFFile) -> dict[str, int]:

@@ -114,7 +114,7 @@ class Vocabulary:
             return bytes.fromhex(named[1])
         if not self.byte_letters:
             return text.replace(SPACE, " ").encode("utf-8", "surrogateescape")
-        return b"".join(_BYTE_OF.get(c) or c.encode("utf-8", "surrogateescape") for c in text)
+        return b"".join(BYTE_OF.get(c) or c.encode("utf-8", "surrogateescape") for c in text)
 
     def is_special(self, token_id: int) -> bool:
         """Whether the token stands for itself in a text, cutting it in two."""
@@ -134,7 +134,7 @@ def _byte_letters() -> dict[str, bytes]:
     return {letter: bytes([byte]) for letter, byte in letters.items()}
 
 
-_BYTE_OF: Final = _byte_letters()
+BYTE_OF: Final = _byte_letters()
 _BYTE_TOKEN: Final = re.compile("<0x([0-9A-F]{2})>")
 
 

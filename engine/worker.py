@@ -84,7 +84,9 @@ class Worker:
             ahead = self._waiting.index(sequence) if sequence in self._waiting else 0
             if sequence.phase is Phase.QUEUED and self._running is not None:
                 ahead += 1
-        return sequence.progress(ahead)
+            is_reading = sequence is self._running and sequence.phase is Phase.PREFILL
+        n_in_chunk = int(sequence.n_reading * self._model.fraction_done) if is_reading else 0
+        return sequence.progress(ahead, n_in_chunk)
 
     def _cancel(self, sequence: Sequence) -> None:
         with self._lock:
@@ -95,6 +97,7 @@ class Worker:
                 return
             self._waiting.remove(sequence)
         sequence.finish(FinishReason.CANCELLED)
+        sequence.report_last()
 
     # --- the engine thread ----------------------------------------------------------------------
 
@@ -135,22 +138,27 @@ class Worker:
         except EngineError as error:  # this request's own: no token may be chosen
             sequence.fail(error)
         if sequence.phase is Phase.DONE:
-            with self._lock:
+            with self._lock:  # first: who hears the last event may cancel, or ask for more
                 self._running = None
+            sequence.report_last()
 
     def _prefill(self, sequence: Sequence) -> None:
         first, ids = sequence.n_prefilled, sequence.prompt_ids
         chunk = ids[first : first + self._model.max_rows]
         is_last = first + len(chunk) == len(ids)
+        self._model.batch.rewind()
+        sequence.n_reading = len(chunk)
         logits = self._chat.prefill(chunk, want_logits=is_last)
         sequence.n_prefilled += len(chunk)
+        sequence.n_reading = 0
         if logits is not None:
             sequence.enter(Phase.DECODE)
-            sequence.next_id = sequence.choose(logits)
+            sequence.next_id = sequence.choose(logits[: self._tokenizer.n_vocab])
 
     def _decode(self, sequence: Sequence) -> None:
         assert sequence.next_id is not None, "a finished request is not stepped"
-        sequence.next_id = sequence.choose(self._chat.next(sequence.next_id))
+        logits = self._chat.next(sequence.next_id)
+        sequence.next_id = sequence.choose(logits[: self._tokenizer.n_vocab])
 
     def _fail(self, failure: EngineFailed) -> None:
         with self._lock:
@@ -161,3 +169,4 @@ class Worker:
         for sequence in victims:
             if sequence.phase is not Phase.DONE:
                 sequence.fail(failure)
+                sequence.report_last()

@@ -60,6 +60,7 @@ class TinyModel:
     n_rot: int | None = None  # None: key absent, head_dim
     n_ff: int = 96
     n_vocab: int = MIN_VOCAB
+    n_padding: int = 0  # rows of the embedding beyond the vocabulary; negative: rows that it lacks
     n_ctx: int = 256
     type: T = T.F32  # of every matrix ...
     types: Mapping[str, T] = field(default_factory=dict)  # ... except these: {"attn_q": T.Q4_K}
@@ -201,7 +202,8 @@ def _add_tensors(writer: GGUFWriter, model: TinyModel) -> None:
 
     n_embd, n_ff = model.n_embd, model.n_ff
     n_q, n_kv = model.n_head * model.head_size, model.kv_heads * model.head_size
-    matrix("token_embd", model.n_vocab, n_embd, 2 * n_embd**-0.5)
+    n_rows = model.n_vocab + model.n_padding
+    matrix("token_embd", n_rows, n_embd, 2 * n_embd**-0.5)
     for i in range(model.n_layer):
         layer = f"blk.{i}."
         norm(layer + "attn_norm")
@@ -223,6 +225,6 @@ def _add_tensors(writer: GGUFWriter, model: TinyModel) -> None:
             norm(layer + "post_ffw_norm")
     norm("output_norm")
     if not model.tied:
-        matrix("output", model.n_vocab, n_embd, 2 * n_embd**-0.5)
+        matrix("output", n_rows, n_embd, 2 * n_embd**-0.5)
     if model.rope_freqs:
         vector("rope_freqs", np.geomspace(1.0, 8.0, model.rotated // 2))

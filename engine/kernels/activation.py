@@ -140,16 +140,15 @@ def dot_fine(sums, w, x, d, scale):
 
 @inline
 def dot_group(sums, w, x, scale):
-    """sums + scale * (32 weights w, a WIDE tile, times the 32 q16 values at x); sums, scale:
-    f32xL.
-    """
+    """sums + scale * (32 weights w, a WIDE tile, times the 32 q16 values at x), in f32xL."""
     return fma(convert(f32xL, total(products(w, x))), scale, sums)
 
 
 @inline
 def _quantise(x, n, row, first, last, kind, most):
-    """Write values first..last (multiples of 32) of the n f32 at x as integers of `kind`, up to
-    `most` in size.
+    """Write values first..last of the n f32 at x as integers of `kind`, up to `most` in size.
+
+    first, last: multiples of 32.
     """
     q_bytes = 1 if most == 127.0 else 2
     d_at = row + q_bytes * n
@@ -259,11 +258,10 @@ def inverse_rms(x, n, eps):
 
 @kernel
 def rms_norm(op, batch, thread, n_threads):
-    """Row by row x / rms(x) * weight, as f32 to out and as integers to q8, q16, fine8
-    (0 = not wanted).
+    """Row by row x / rms(x) * weight, as f32 to out and as integers to q8, q16, fine8.
 
-    x: f32[rows, n_in], weight: f32[n_in]. With rows_out, row i of the result is made of row
-       row_out[i] of x.
+    x: f32[rows, n_in], weight: f32[n_in]; an output of 0 is not wanted. With rows_out, row i of the
+    result is made of row row_out[i] of x.
     """
     o = fields(op)
     n = o.n_in
@@ -311,9 +309,7 @@ def _silu(v):
 
 @inline
 def _gelu(v):
-    """GELU in its tanh form, which is v * sigmoid(2 u) with u = sqrt(2 / pi) * (v + 0.044715
-    v^3).
-    """
+    """GELU in its tanh form: v * sigmoid(2 u), where u = sqrt(2 / pi) * (v + 0.044715 v^3)."""
     cubic = fma(mul(mul(v, v), splat(f32xL, 0.044715)), v, v)
     twice_u = mul(cubic, splat(f32xL, 1.5957691216057308))
     return div(v, add(splat(f32xL, 1.0), exp(sub(zeros(f32xL), twice_u))))

@@ -1,7 +1,6 @@
-"""Atomic memory, calls through an address, and giving way: what a team of threads needs beyond
-arithmetic.
+"""Atomic memory, calls through an address, and giving way: what a team of threads needs.
 
-Addresses are int64 of 8-byte aligned int64 values. Only this file and simd.py know LLVM.
+Addresses are int64 of 8-byte aligned int64 values. Only this file and simd/ know LLVM.
 """
 
 from __future__ import annotations
@@ -89,9 +88,7 @@ def give_way(typingctx):
 
 @intrinsic
 def call_address(typingctx, function, args):
-    """Call the C function at an address with a tuple of integers, passed as int64; it returns
-    nothing.
-    """
+    """Call the C function at an address, void, with a tuple of integers, passed as int64."""
     if not all(isinstance(t, types.Integer) for t in args):
         return None
 

@@ -1,5 +1,6 @@
-"""Attention over the KV pages, in flash form: page after page, with a running maximum and sum, all
-in f32.
+"""Attention over the KV pages, in flash form, all in f32.
+
+Flash form is page after page, with a running maximum and a running sum of the weights.
 
 An item of work is one KV head and a few neighbouring rows of the batch. All query heads that share
 the KV head, of all these rows, are the item's "queries": a page is read once for all of them, R
@@ -145,11 +146,10 @@ def _attend_page(
 
 @kernel
 def attention(op, batch, thread, n_threads):
-    """out = softmax(queries . keys * scale) . values, each row over its chat's tokens up to its own
-    position.
+    """out = softmax(queries . keys * scale) . values, over the chat's tokens up to the row's own.
 
-    x: f32[rows, n_head, head_dim]; out: the same shape; keys and values: the rows' pages, at
-       layer_offset.
+    x: f32[rows, n_head, head_dim]; out: the same shape; keys and values: in the rows' pages, at
+    layer_offset.
     """
     o = fields(op)
     b = fields(batch)
@@ -157,8 +157,7 @@ def attention(op, batch, thread, n_threads):
     group = o.n_head // n_kv
     probs, factors = stack(_PROBS_BYTES), stack(_FACTORS_BYTES)
 
-    # Scratch of this thread: queries, outputs, (maximum, sum) and limits of up to ROWS * group
-    # queries.
+    # This thread's scratch: up to ROWS * group queries, their outputs, (maximum, sum), limits.
     n_most = (ROWS * group + R - 1) // R * R
     queries = o.scratch + thread * o.scratch_bytes
     outputs = queries + n_most * head_dim * 4

@@ -3,8 +3,7 @@
 A page holds PAGE tokens of all layers. A layer's part, n_kv heads of head_dim (f16):
 
     K  [n_kv][head_dim][PAGE]    dimension by dimension: one vector is the same dimension of
-    neighbouring tokens,
-                                 so that scores need no sums across lanes
+                                 neighbouring tokens, so that scores need no sums across lanes
     V  [n_kv][PAGE][head_dim]    token by token
 """
 

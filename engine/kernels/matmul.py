@@ -33,7 +33,8 @@ def matmul(op, batch, thread, n_threads):
     scratch = o.scratch + thread * o.scratch_bytes
     if rows <= FEW:
         turn = o.n_out // (_TURNS * n_threads) // L * L
-        turn = min(max(turn, L), _MOST_ROWS)
+        # With several input rows a run is read once for each: it must stay in the cache meanwhile.
+        turn = min(max(turn, L), _MOST_ROWS if rows == 1 else L)
         while True:
             first = take(op, turn)
             if first >= o.n_out:

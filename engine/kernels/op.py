@@ -1,5 +1,4 @@
-"""The op record and the batch record: all that a kernel is given, and the decorators that make
-kernels.
+"""The op and batch records, which are all that a kernel is given; decorators that make kernels.
 
 A kernel is kernel(op, batch, thread, n_threads), called by every thread of the team for the same
 op. Threads divide the work by taking items from the op's own counter (`take`), so that a slow
@@ -24,8 +23,7 @@ FEW = 3
 # Bytes ahead of the weights being multiplied at which they are prefetched.
 AHEAD = 2048
 
-# One step of the plan. Addresses are int64; 0 = none. Which fields a kernel reads is said in its
-# docstring.
+# One step of the plan. Addresses are int64; 0 = none. A kernel's docstring says which it reads.
 OP = np.dtype(
     [
         ("kernel", np.int64),  # address of the kernel
@@ -48,10 +46,7 @@ OP = np.dtype(
         ("bias", np.int64),  # f32[n_out]
         ("planes", np.int32),  # q8 rows for one row, at least (activation.py)
         ("accumulate", np.int32),  # 1 = add to `out` instead of overwriting
-        (
-            "float_x",
-            np.int32,
-        ),  # 1 = the weight type wants f32 input rows, and unpacks to a float tile
+        ("float_x", np.int32),  # 1 = the weight type wants f32 rows, and unpacks to a float tile
         ("group", np.int32),  # weights that share a scale in a tile
         ("dot", np.int64),  # quants: rows of weights times one input row
         ("unpack", np.int64),  # quants: rows of weights to a tile
@@ -84,10 +79,7 @@ BATCH = np.dtype(
         ("planes", np.int32),  # q8 rows for one row, at least
         ("token", np.int64),  # i32[n_rows]
         ("pos", np.int64),  # i32[n_rows]: place in its chat
-        (
-            "pages",
-            np.int64,
-        ),  # i64[n_rows]: address of the row's page table, i64[...] page addresses
+        ("pages", np.int64),  # i64[n_rows]: address of the row's page table, i64[...] of pages
         ("row_out", np.int64),  # i32[n_rows_out]: rows whose logits are wanted
     ],
     align=True,
@@ -121,9 +113,7 @@ def fields(pointer):
 
 @inline
 def take(op, n):
-    """Take the op's next n items for this thread; returns the first one's number, which may be
-    past the last item.
-    """
+    """Take the op's next n items: the first one's number, which may be past the last item."""
     return fetch_add(address_of(op) + _NEXT, n)
 
 

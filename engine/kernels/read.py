@@ -10,8 +10,9 @@ CHUNK = 1 << 20
 
 @kernel
 def read_memory(op, batch, thread, n_threads):
-    """Read n_out chunks of CHUNK bytes from weight on; the sum goes to scratch, so that the reads
-    stay.
+    """Read n_out chunks of CHUNK bytes from weight on.
+
+    The sum goes to scratch, so that no compiler drops the reads.
     """
     o = fields(op)
     total, total_2 = zeros(i32x8), zeros(i32x8)

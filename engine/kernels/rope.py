@@ -33,8 +33,8 @@ MAX_HEAD_DIM = _HEAD_F16 // 2
 def rope_angles(op, batch, thread, n_threads):
     """table[row] = cosine and sine of position * frequency, for the batch's positions.
 
-    weight: f64[n_rot / 2] frequencies (scaling and factors applied); table: f32[rows, n_rot], pairs
-            (cos, sin).
+    weight: f64[n_rot / 2], frequencies with scaling and factors applied.
+    table:  f32[rows, n_rot], pairs (cos, sin).
     """
     o = fields(op)
     rows = n_rows(op, batch)
@@ -77,11 +77,10 @@ def _norm_head(head, weight, head_dim, eps):
 
 @kernel
 def rope_and_store(op, batch, thread, n_threads):
-    """Normalise (q_norm, k_norm; 0 = not) and rotate queries and keys, then write keys and values
-    into the row's page.
+    """Normalise and rotate queries and keys, then write keys and values into the row's page.
 
-    x: queries f32[rows, n_head, head_dim]; y: keys, z: values f32[rows, n_head_kv, head_dim];
-       table: of rope_angles.
+    q_norm, k_norm: 0 = none. x: queries f32[rows, n_head, head_dim]; y: keys, z: values
+    f32[rows, n_head_kv, head_dim]; table: of rope_angles.
     """
     o = fields(op)
     b = fields(batch)
@@ -111,9 +110,7 @@ def rope_and_store(op, batch, thread, n_threads):
         k_out = k_at(layer, head, head_dim) + 2 * slot
         for d in range(head_dim):
             write_u16(k_out + 2 * PAGE * d, read_u16(halves + 2 * d))
-        v, v_out = (
-            o.z + item * head_dim * 4,
-            v_at(layer, head, n_kv, head_dim) + 2 * head_dim * slot,
-        )
+        v = o.z + item * head_dim * 4
+        v_out = v_at(layer, head, n_kv, head_dim) + 2 * head_dim * slot
         for d in range(0, head_dim, L):
             store_f16(v_out + 2 * d, load(f32xL, v + 4 * d))

@@ -18,9 +18,7 @@ def nucleus(probs, wanted):
     # The bits of floats that are not negative are in the order of the floats. So this is a radix
     # select: three passes, each finds ten more bits, adding up probability instead of counting.
     bits = probs.view(np.int32)
-    mass = np.empty(
-        (1024, 4), np.float64
-    )  # four sums each, so that equal ones need not wait in line
+    mass = np.empty((1024, 4), np.float64)  # four sums each: equal ones need not wait in line
     found = 0
     for shift in (20, 10, 0):
         mass[:] = 0.0

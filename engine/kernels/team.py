@@ -74,9 +74,9 @@ def _run(team, plan, n_ops, batch, thread, n_threads):
             break
 
 
-@entry("int64(int64, int64, int64, int64, int64)")
-def _publish(team, plan, n_ops, batch, n_threads):
-    """Hand out a job. Returns a bit for each worker that sleeps and must be woken."""
+@entry("void(int64, int64, int64, int64)")
+def _publish(team, plan, n_ops, batch):
+    """Hand out a job to all workers that do not sleep."""
     for i in range(n_ops):
         write_i64(plan + i * _OP_BYTES + _NEXT, 0)
     write_shared(batch + _OP_DONE, 0)
@@ -84,11 +84,12 @@ def _publish(team, plan, n_ops, batch, n_threads):
     write_i64(team + _N_OPS, n_ops)
     write_i64(team + _BATCH, batch)
     fetch_add(team + _JOB, 1)
-    asleep = 0
-    for worker in range(1, n_threads):
-        if exchange(team + _ASLEEP + _LINE * worker, 0) == 1:
-            asleep |= 1 << worker
-    return asleep
+
+
+@entry("int64(int64, int64)")
+def _claim_sleeper(team, worker):
+    """1 if the worker sleeps and the caller is to wake it: nobody else is told so."""
+    return exchange(team + _ASLEEP + _LINE * worker, 0)
 
 
 @entry("void(int64, int64, int64, int64, int64)")
@@ -164,9 +165,9 @@ class Team:
             self._threads = []
 
     def _hand_out(self, plan: int, n_ops: int, batch: int) -> None:
-        asleep = _publish(self._address, plan, n_ops, batch, self.n_threads)
+        _publish(self._address, plan, n_ops, batch)
         for worker in range(1, self.n_threads):
-            if asleep >> worker & 1:
+            if _claim_sleeper(self._address, worker):
                 self._wake[worker].release()
 
     def _work(self, worker: int) -> None:

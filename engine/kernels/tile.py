@@ -1,5 +1,4 @@
-"""The tile: L rows of weights unpacked once and then multiplied with many input rows, and the
-products themselves.
+"""The tile: L rows of weights, unpacked once and then multiplied with many input rows.
 
 A quantised tile of kn columns, in groups of `group` weights that share a scale:
 
@@ -115,10 +114,10 @@ def _dot_q8(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate, g
 
 @part(10)
 def tile_dot_4bit(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate):
-    """out[t, lane] (+)= sum over columns k0..k0+kn of x[t] * weights[lane]. x: q8 rows of n_in
-    values, weights below 16.
+    """out[t, lane] (+)= sum over columns k0..k0+kn of x[t] * weights[lane], weights below 16.
 
-    Rows up to the next multiple of T are read and written: buffers are that long.
+    x: q8 rows of n_in values. Rows up to the next multiple of T are read and written: buffers are
+    that long.
     """
     _dot_q8(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate, 32, 8)
 

@@ -1,5 +1,6 @@
-"""QUANTS: the table of tensor types, by GGML's type number. A new type is a new file and its name
-in the tuple below.
+"""QUANTS: the table of tensor types, by GGML's type number.
+
+A new type is a new file and its name in the tuple below.
 """
 
 from __future__ import annotations

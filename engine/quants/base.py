@@ -1,5 +1,6 @@
-"""QuantType: all that the engine knows of one tensor type. Each type is one file of this folder,
-each file ends in its record.
+"""QuantType: all that the engine knows of one tensor type.
+
+Each type is one file of this folder, which ends in its record; layouts.py is what they share.
 """
 
 from __future__ import annotations

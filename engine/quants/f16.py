@@ -1,12 +1,13 @@
-"""F16: plain 16-bit floats (IEEE halves). A block is one weight; products are taken in f32, with
-f32 inputs.
+"""F16: plain 16-bit floats (IEEE halves).
+
+A block is one weight; products are taken in f32, with f32 inputs.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from engine.kernels.op import part
+from engine.kernels.op import AHEAD, part
 from engine.kernels.simd import (
     L,
     add,
@@ -39,7 +40,7 @@ def dot_f16(w, row_bytes, n_rows, n_in, x, out):
         row = w + r * row_bytes
         even, odd = zeros(f32x8), zeros(f32x8)
         for k in range(0, n_in, 16):
-            prefetch(row + BYTES * k + 1024)
+            prefetch(row + BYTES * k + AHEAD)
             even = fma(load_f16(f32x8, row + BYTES * k), load(f32x8, x + 4 * k), even)
             odd = fma(load_f16(f32x8, row + BYTES * (k + 8)), load(f32x8, x + 4 * k + 32), odd)
         write_f32(out + 4 * r, sum_lanes(add(even, odd)))

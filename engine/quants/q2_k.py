@@ -16,16 +16,13 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.activation import dot_fine, fine8_d, fine8_h
+from engine.kernels.activation import fine8_d, fine8_h
 from engine.kernels.op import AHEAD, part
 from engine.kernels.simd import (
     L,
-    Lanes,
     add,
-    convert,
     f32x8,
     fma,
-    i32x8,
     interleave,
     load,
     lower,
@@ -34,7 +31,6 @@ from engine.kernels.simd import (
     prefetch,
     read_f16_pair,
     shr,
-    shuffle,
     splat,
     stack,
     store,
@@ -48,13 +44,10 @@ from engine.kernels.simd import (
 )
 from engine.kernels.tile import STAGE_2, STAGE_8, offset_at, scale_at, tile_dot_4bit_16
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
+from engine.quants.layouts import add_half, store_half, times
 
 BLOCK = np.dtype([("scales", "u1", 16), ("qs", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])
 BYTES = BLOCK.itemsize
-
-# Two neighbouring groups' scales, each for half the lanes.
-_PAIR_0, _PAIR_2 = Lanes(0, 0, 0, 0, 1, 1, 1, 1), Lanes(2, 2, 2, 2, 3, 3, 3, 3)
-_PAIR_4, _PAIR_6 = Lanes(4, 4, 4, 4, 5, 5, 5, 5), Lanes(6, 6, 6, 6, 7, 7, 7, 7)
 
 
 def dequantize(blocks: Blocks) -> Floats:
@@ -68,22 +61,16 @@ def dequantize(blocks: Blocks) -> Floats:
 
 
 @inline
-def _times(integers, factor):
-    """Eight u8, as floats, times a number."""
-    return mul(convert(f32x8, convert(i32x8, integers)), splat(f32x8, factor))
-
-
-@inline
 def group_scales(block):
     """Scales of the first and the last eight groups, then their minima: four f32x8."""
     packed = load(u8x16, block)
     s, m = mask(packed, 15), shr(packed, 4)
     d, dmin = read_f16_pair(block + 80)
     return (
-        _times(lower(s), d),
-        _times(upper(s), d),
-        _times(lower(m), dmin),
-        _times(upper(m), dmin),
+        times(lower(s), d),
+        times(upper(s), d),
+        times(lower(m), dmin),
+        times(upper(m), dmin),
     )
 
 
@@ -92,17 +79,6 @@ def two_bits(block, half):
     """The 128 weights of a half, 0..3: four u8x32."""
     q = load(u8x32, block + 16 + 32 * half)
     return mask(q, 3), mask(shr(q, 2), 3), mask(shr(q, 4), 3), shr(q, 6)
-
-
-@inline
-def add_half(even, odd, weights, x, d, scale):
-    """Add 128 weights; scale: f32x8 of their groups of 16, each the scale of half the lanes."""
-    w0, w1, w2, w3 = weights
-    even = dot_fine(even, w0, x, d, shuffle(scale, _PAIR_0))
-    odd = dot_fine(odd, w1, x + 32, d + 32, shuffle(scale, _PAIR_2))
-    even = dot_fine(even, w2, x + 64, d + 64, shuffle(scale, _PAIR_4))
-    odd = dot_fine(odd, w3, x + 96, d + 96, shuffle(scale, _PAIR_6))
-    return even, odd
 
 
 @part(6)
@@ -123,16 +99,6 @@ def dot_q2_k(w, row_bytes, n_rows, n_in, x, out):
             even, odd = add_half(even, odd, two_bits(block, 1), x_b + 128, d + 128, second)
             block += BYTES
         write_f32(out + 4 * r, sum_lanes(sub(add(even, odd), minima)))
-
-
-@inline
-def store_half(row, weights):
-    """Write 128 weights of a row, each 32 of them L rows after the last."""
-    w0, w1, w2, w3 = weights
-    store(row, w0)
-    store(row + 32 * L, w1)
-    store(row + 64 * L, w2)
-    store(row + 96 * L, w3)
 
 
 @part(6)

@@ -29,11 +29,9 @@ from engine.kernels.simd import (
     Lanes,
     add,
     bor,
-    convert,
     f32x8,
     fma,
     i8x16,
-    i32x8,
     interleave,
     load,
     lower,
@@ -59,7 +57,7 @@ from engine.kernels.simd import (
 )
 from engine.kernels.tile import STAGE_2, STAGE_8, offset_at, scale_at, tile_dot_4bit_16
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
-from engine.quants.q2_k import add_half, store_half
+from engine.quants.layouts import add_half, store_half, times
 
 BLOCK = np.dtype([("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), ("d", "<f2")])
 BYTES = BLOCK.itemsize
@@ -90,10 +88,8 @@ def group_scales(block):
     low = mask(shr_lanes(shuffle(words, _NIBBLES), _NIBBLE_OF), 0x0F0F0F0F)
     high = mask(shr_lanes(shuffle(words, _PAIRS), _PAIR_OF), 0x03030303)
     raw = plus(reinterpret(i8x16, bor(low, shl(high, 4))), -32)
-    d = splat(f32x8, read_f16(block + 108))
-    first = mul(convert(f32x8, convert(i32x8, lower(raw))), d)
-    second = mul(convert(f32x8, convert(i32x8, upper(raw))), d)
-    return first, second
+    d = read_f16(block + 108)
+    return times(lower(raw), d), times(upper(raw), d)
 
 
 @inline

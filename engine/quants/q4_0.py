@@ -16,26 +16,22 @@ from engine.kernels.op import AHEAD, part
 from engine.kernels.simd import (
     L,
     add,
-    concat,
     f32xL,
     interleave,
-    load,
     load_nibbles,
-    mask,
     prefetch,
     read_f16,
     read_f32,
-    shr,
     splat,
     stack,
     store,
     sum_lanes,
-    u8x16,
     write_f32,
     zeros,
 )
 from engine.kernels.tile import STAGE, offset_at, scale_at, tile_dot_4bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
+from engine.quants.layouts import nibbles
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
@@ -46,13 +42,6 @@ def dequantize(blocks: Blocks) -> Floats:
     d = blocks["d"].astype(np.float32)[:, None]
     nibbles = np.concatenate([blocks["qs"] & 15, blocks["qs"] >> 4], axis=1)
     return d * (nibbles.astype(np.float32) - np.float32(8))
-
-
-@inline
-def nibbles(block):
-    """A block's 32 weights, 0..15."""
-    packed = load(u8x16, block + 2)
-    return concat(mask(packed, 15), shr(packed, 4))
 
 
 @inline
@@ -90,7 +79,7 @@ def unpack_q4_0(w, row_bytes, n_rows, k0, kn, tile):
     for b in range(kn // 32):
         for r in range(L):
             block = w + min(r, n_rows - 1) * row_bytes + (k0 // 32 + b) * BYTES
-            store(rows + 32 * r, nibbles(block))
+            store(rows + 32 * r, nibbles(block + 2))
             d = read_f16(block)
             write_f32(scale + (b * L + r) * 4, d)
             write_f32(offset + (b * L + r) * 4, -8.0 * d)

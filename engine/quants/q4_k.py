@@ -17,56 +17,35 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.jit import inline
 from engine.kernels.activation import dot_fine, fine8_d, fine8_s
 from engine.kernels.op import AHEAD, part
 from engine.kernels.simd import (
     L,
-    Lanes,
     add,
-    bor,
-    convert,
     f32x8,
     fma,
-    i32x8,
     interleave,
     load,
-    lower,
     mask,
-    merge,
     mul,
     prefetch,
-    read_f16_pair,
-    reinterpret,
     shr,
-    shr_lanes,
-    shuffle,
     splat,
     splat_lane,
     stack,
     store,
     sub,
     sum_lanes,
-    u8x16,
     u8x32,
-    u32x4,
-    upper,
     write_f32,
     zeros,
 )
 from engine.kernels.tile import STAGE, STAGE_8, offset_at, scale_at, tile_dot_4bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
+from engine.quants.layouts import scales_and_minima, unpack_scales_and_minima
 
 BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)])
 BYTES = BLOCK.itemsize
-
-
-def scales_and_minima(packed: Blocks) -> tuple[Blocks, Blocks]:
-    """The 6-bit scales and minima of u8[n, 12]: two u8[n, 8]."""
-    a, b, c = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
-    scales = np.concatenate([a & 63, (c & 15) | (a >> 6 << 4)], axis=1)
-    minima = np.concatenate([b & 63, (c >> 4) | (b >> 6 << 4)], axis=1)
-    return scales, minima
 
 
 def dequantize(blocks: Blocks) -> Floats:
@@ -77,28 +56,6 @@ def dequantize(blocks: Blocks) -> Floats:
     nibbles = np.concatenate([packed & 15, packed >> 4], axis=2).reshape(-1, 8, 32)
     values = scale[:, :, None] * nibbles.astype(np.float32) - minimum[:, :, None]
     return values.reshape(-1, 256)
-
-
-# Of the four 32-bit words of a block's head (d and dmin, then bytes 0-3, 4-7 and 8-11 of the
-# scales):
-_AB, _C = Lanes(1, 2), Lanes(3, 3)
-_NIBBLE_OF = Lanes(0, 4)  # what c is shifted right by, for s4..s7 and for m4..m7
-_S_THEN_M = Lanes(0, 2, 1, 3)
-
-
-@inline
-def group_scales(block):
-    """(scale, minimum) of the eight groups: two f32x8."""
-    head = load(u32x4, block)
-    ab, c = shuffle(head, _AB), shuffle(head, _C)
-    nibbles = mask(shr_lanes(c, _NIBBLE_OF), 0x0F0F0F0F)
-    high = bor(nibbles, mask(shr(ab, 2), 0x30303030))  # s4..s7, m4..m7
-    low = mask(ab, 0x3F3F3F3F)  # s0..s3, m0..m3
-    six_bits = reinterpret(u8x16, merge(low, high, _S_THEN_M))
-    d, dmin = read_f16_pair(block)
-    scale = mul(convert(f32x8, convert(i32x8, lower(six_bits))), splat(f32x8, d))
-    minimum = mul(convert(f32x8, convert(i32x8, upper(six_bits))), splat(f32x8, dmin))
-    return scale, minimum
 
 
 @part(6)
@@ -112,7 +69,7 @@ def dot_q4_k(w, row_bytes, n_rows, n_in, x, out):
             prefetch(block + AHEAD)
             prefetch(block + AHEAD + 64)
             prefetch(block + AHEAD + 128)
-            scale, minimum = group_scales(block)
+            scale, minimum = unpack_scales_and_minima(block)
             minima = fma(minimum, load(f32x8, s_x + 32 * b), minima)
             x_b, d = x + 256 * b, d_x + 256 * b
             q = load(u8x32, block + 16)
@@ -139,7 +96,7 @@ def unpack_q4_k(w, row_bytes, n_rows, k0, kn, tile):
     for b in range(kn // 256):
         for r in range(L):
             block = w + min(r, n_rows - 1) * row_bytes + (k0 // 256 + b) * BYTES
-            scale, minimum = group_scales(block)
+            scale, minimum = unpack_scales_and_minima(block)
             store(scales + 32 * r, scale)
             store(minima + 32 * r, mul(minimum, splat(f32x8, -1.0)))
             for j in range(4):

@@ -18,29 +18,23 @@ from engine.kernels.simd import (
     WIDE,
     L,
     add,
-    bor,
-    concat,
     f32xL,
     interleave,
-    load,
     load_bits,
     load_nibbles,
-    mask,
     prefetch,
     read_f16,
     read_f32,
-    shr,
     splat,
     stack,
     store,
     sum_lanes,
-    u8x16,
-    u8x32,
     write_f32,
     zeros,
 )
 from engine.kernels.tile import STAGE, offset_at, scale_at, tile_dot_5bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
+from engine.quants.layouts import five_bits
 
 BLOCK = np.dtype([("d", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
@@ -78,13 +72,6 @@ def dot_q5_0(w, row_bytes, n_rows, n_in, x, out):
         write_f32(out + 4 * r, sum_lanes(add(even, odd)))
 
 
-@inline
-def five_bits(block):
-    """A block's 32 weights, 0..31."""
-    packed = load(u8x16, block + 6)
-    return bor(concat(mask(packed, 15), shr(packed, 4)), load_bits(u8x32, block + 2, 16, 0))
-
-
 @part(6)
 def unpack_q5_0(w, row_bytes, n_rows, k0, kn, tile):
     scale, offset = scale_at(tile, kn), offset_at(tile, kn, 32)
@@ -92,7 +79,7 @@ def unpack_q5_0(w, row_bytes, n_rows, k0, kn, tile):
     for b in range(kn // 32):
         for r in range(L):
             block = w + min(r, n_rows - 1) * row_bytes + (k0 // 32 + b) * BYTES
-            store(rows + 32 * r, five_bits(block))
+            store(rows + 32 * r, five_bits(block + 6, block + 2))
             d = read_f16(block)
             write_f32(scale + (b * L + r) * 4, d)
             write_f32(offset + (b * L + r) * 4, -SIXTEEN * d)

@@ -19,30 +19,24 @@ from engine.kernels.simd import (
     WIDE,
     L,
     add,
-    bor,
-    concat,
     f32xL,
     interleave,
-    load,
     load_bits,
     load_nibbles,
-    mask,
     prefetch,
     read_f16,
     read_f16_pair,
     read_f32,
-    shr,
     splat,
     stack,
     store,
     sum_lanes,
-    u8x16,
-    u8x32,
     write_f32,
     zeros,
 )
 from engine.kernels.tile import STAGE, offset_at, scale_at, tile_dot_5bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
+from engine.quants.layouts import five_bits
 
 BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
@@ -86,13 +80,6 @@ def dot_q5_1(w, row_bytes, n_rows, n_in, x, out):
         write_f32(out + 4 * r, sum_lanes(add(even, odd)) + (offset + offset_odd))
 
 
-@inline
-def five_bits(block):
-    """A block's 32 weights, 0..31."""
-    packed = load(u8x16, block + 8)
-    return bor(concat(mask(packed, 15), shr(packed, 4)), load_bits(u8x32, block + 4, 16, 0))
-
-
 @part(6)
 def unpack_q5_1(w, row_bytes, n_rows, k0, kn, tile):
     scale, offset = scale_at(tile, kn), offset_at(tile, kn, 32)
@@ -100,7 +87,7 @@ def unpack_q5_1(w, row_bytes, n_rows, k0, kn, tile):
     for b in range(kn // 32):
         for r in range(L):
             block = w + min(r, n_rows - 1) * row_bytes + (k0 // 32 + b) * BYTES
-            store(rows + 32 * r, five_bits(block))
+            store(rows + 32 * r, five_bits(block + 8, block + 4))
             write_f32(scale + (b * L + r) * 4, read_f16(block))
             write_f32(offset + (b * L + r) * 4, read_f16(block + 2))
         interleave(rows, tile + 32 * L * b)

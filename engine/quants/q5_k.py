@@ -41,7 +41,7 @@ from engine.kernels.simd import (
 )
 from engine.kernels.tile import STAGE, STAGE_8, offset_at, scale_at, tile_dot_5bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
-from engine.quants.q4_k import group_scales, scales_and_minima
+from engine.quants.layouts import scales_and_minima, store_half, unpack_scales_and_minima
 
 BLOCK = np.dtype(
     [("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128)]
@@ -97,7 +97,7 @@ def dot_q5_k(w, row_bytes, n_rows, n_in, x, out):
             prefetch(block + AHEAD)
             prefetch(block + AHEAD + 64)
             prefetch(block + AHEAD + 128)
-            scale, minimum = group_scales(block)
+            scale, minimum = unpack_scales_and_minima(block)
             minima = fma(minimum, load(f32x8, s_x + 32 * b), minima)
             x_b, d = x + 256 * b, d_x + 256 * b
             w0, w1, w2, w3 = first_half(block)
@@ -122,19 +122,11 @@ def unpack_q5_k(w, row_bytes, n_rows, k0, kn, tile):
     for b in range(kn // 256):
         for r in range(L):
             block = w + min(r, n_rows - 1) * row_bytes + (k0 // 256 + b) * BYTES
-            scale, minimum = group_scales(block)
+            scale, minimum = unpack_scales_and_minima(block)
             store(scales + 32 * r, scale)
             store(minima + 32 * r, mul(minimum, splat(f32x8, -1.0)))
-            w0, w1, w2, w3 = first_half(block)
-            store(rows + (0 * L + r) * 32, w0)
-            store(rows + (1 * L + r) * 32, w1)
-            store(rows + (2 * L + r) * 32, w2)
-            store(rows + (3 * L + r) * 32, w3)
-            w4, w5, w6, w7 = second_half(block)
-            store(rows + (4 * L + r) * 32, w4)
-            store(rows + (5 * L + r) * 32, w5)
-            store(rows + (6 * L + r) * 32, w6)
-            store(rows + (7 * L + r) * 32, w7)
+            store_half(rows + 32 * r, first_half(block))
+            store_half(rows + (4 * L + r) * 32, second_half(block))
         for g in range(8):
             interleave(rows + g * L * 32, tile + (8 * b + g) * 32 * L)
         interleave(scales, scale_out + 8 * b * 4 * L)

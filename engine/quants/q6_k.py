@@ -21,18 +21,15 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.activation import dot_fine, fine8_d, fine8_h
+from engine.kernels.activation import fine8_d, fine8_h
 from engine.kernels.op import AHEAD, part
 from engine.kernels.simd import (
     L,
-    Lanes,
     add,
     bor,
-    convert,
     f32x8,
     fma,
     i8x16,
-    i32x8,
     interleave,
     load,
     lower,
@@ -42,7 +39,6 @@ from engine.kernels.simd import (
     read_f16,
     shl,
     shr,
-    shuffle,
     splat,
     stack,
     store,
@@ -54,13 +50,10 @@ from engine.kernels.simd import (
 )
 from engine.kernels.tile import STAGE_2, STAGE_8, offset_at, scale_at, tile_dot_6bit_16
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
+from engine.quants.layouts import add_half, store_half, times
 
 BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
 BYTES = BLOCK.itemsize
-
-# Two neighbouring groups' scales, each for half the lanes.
-_PAIR_0, _PAIR_2 = Lanes(0, 0, 0, 0, 1, 1, 1, 1), Lanes(2, 2, 2, 2, 3, 3, 3, 3)
-_PAIR_4, _PAIR_6 = Lanes(4, 4, 4, 4, 5, 5, 5, 5), Lanes(6, 6, 6, 6, 7, 7, 7, 7)
 
 
 def dequantize(blocks: Blocks) -> Floats:
@@ -76,10 +69,8 @@ def dequantize(blocks: Blocks) -> Floats:
 def group_scales(block):
     """d * scale of the sixteen groups: two f32x8."""
     raw = load(i8x16, block + 192)
-    d = splat(f32x8, read_f16(block + 208))
-    first = mul(convert(f32x8, convert(i32x8, lower(raw))), d)
-    second = mul(convert(f32x8, convert(i32x8, upper(raw))), d)
-    return first, second
+    d = read_f16(block + 208)
+    return times(lower(raw), d), times(upper(raw), d)
 
 
 @inline
@@ -93,17 +84,6 @@ def six_bits(block, half):
         bor(shr(a, 4), mask(h, 48)),
         bor(shr(b, 4), shr(mask(h, 192), 2)),
     )
-
-
-@inline
-def _dot_half(even, odd, block, half, x, d, scale):
-    """Add 128 weights; scale: f32x8 of their groups of 16, each the scale of half the lanes."""
-    w0, w1, w2, w3 = six_bits(block, half)
-    even = dot_fine(even, w0, x, d, shuffle(scale, _PAIR_0))
-    odd = dot_fine(odd, w1, x + 32, d + 32, shuffle(scale, _PAIR_2))
-    even = dot_fine(even, w2, x + 64, d + 64, shuffle(scale, _PAIR_4))
-    odd = dot_fine(odd, w3, x + 96, d + 96, shuffle(scale, _PAIR_6))
-    return even, odd
 
 
 @part(6)
@@ -122,8 +102,8 @@ def dot_q6_k(w, row_bytes, n_rows, n_in, x, out):
             offsets = fma(first, load(f32x8, h_x + 64 * b), offsets)
             offsets = fma(second, load(f32x8, h_x + 64 * b + 32), offsets)
             x_b, d = x + 256 * b, d_x + 256 * b
-            even, odd = _dot_half(even, odd, block, 0, x_b, d, first)
-            even, odd = _dot_half(even, odd, block, 1, x_b + 128, d + 128, second)
+            even, odd = add_half(even, odd, six_bits(block, 0), x_b, d, first)
+            even, odd = add_half(even, odd, six_bits(block, 1), x_b + 128, d + 128, second)
             block += BYTES
         total = fma(offsets, splat(f32x8, -32.0), add(even, odd))
         write_f32(out + 4 * r, sum_lanes(total))
@@ -142,12 +122,8 @@ def unpack_q6_k(w, row_bytes, n_rows, k0, kn, tile):
             store(scales + (L + r) * 32, second)
             store(offsets + 32 * r, mul(first, splat(f32x8, -32.0)))
             store(offsets + (L + r) * 32, mul(second, splat(f32x8, -32.0)))
-            for half in range(2):
-                w0, w1, w2, w3 = six_bits(block, half)
-                store(rows + ((4 * half) * L + r) * 32, w0)
-                store(rows + ((4 * half + 1) * L + r) * 32, w1)
-                store(rows + ((4 * half + 2) * L + r) * 32, w2)
-                store(rows + ((4 * half + 3) * L + r) * 32, w3)
+            store_half(rows + 32 * r, six_bits(block, 0))
+            store_half(rows + (4 * L + r) * 32, six_bits(block, 1))
         for g in range(8):
             interleave(rows + g * L * 32, tile + (8 * b + g) * 32 * L)
         for half in range(2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -177,6 +178,78 @@ def test_bad_templates_become_one_error(source: str, words: str) -> None:
     started = time.process_time()
     assert words in refusal(source)
     assert time.process_time() - started < 15
+
+
+LONG = "{% set a = 'x' * 10**7 %}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set a = 'ab' %}" + "{% set a = a ~ a %}" * 99,
+        "{% set a = 'ab' %}" + "{% set a %}{{ a }}{{ a }}{% endset %}" * 99,
+        LONG + "{% set a %}{% for i in range(10**5) %}{{ a }}{% endfor %}{% endset %}",
+        LONG + "{% macro f() %}{% for i in range(10**5) %}{{ a }}{% endfor %}{% endmacro %}{{ f() }}",
+        LONG + "{% filter upper %}{% for i in range(10**5) %}{{ a }}{% endfor %}{% endfilter %}",
+        "{{ 'x' | center(10**10) }}",
+        "{{ 'x' | center(width=10**10) }}",
+        "{{ ['x'] | map('center', 10**10) | list }}",
+        "{{ 'x\ny' | indent(10**10) }}",
+        LONG + "{{ 'x\ny\nz\n' | indent(a ~ a) }}",
+        LONG + "{{ a | wordwrap(1, wrapstring='x' * 10**7) }}",
+        LONG + "{{ a | replace('x', a) }}",
+        LONG + "{{ a.replace('', a) }}",
+        LONG + "{{ ([a] * 10**7) | join }}",
+        LONG + "{{ ([a] * 10**7) | map('upper') | join(', ') }}",
+        LONG + "{{ a.join(['x'] * 10**7) }}",
+        LONG + "{{ [a] * 10**7 }}",
+        LONG + "{{ ([a] * 10**7) ~ '' }}",
+        LONG + "{{ ([a] * 10**7) | string }}",
+        LONG + "{{ ([a] * 10**7) | tojson }}",
+        "{{ [1] | tojson(indent=10**10) }}",
+        "{{ ['x'] | batch(10**10, 'y') | list }}",
+        "{{ ['x'] | slice(10**10) | list }}",
+        "{{ '%9999999999d' % 1 }}",
+        "{{ '%*d' % (10**10, 1) }}",
+        "{{ '%.9999999999f' % 1 }}",
+        "{{ '%9999999999d' | format(1) }}",
+        "{{ '%(a)9999999999d' | format(a=1) }}",
+        LONG + "{{ ('%(a)s' * 10**6) % {'a': a} }}",
+        "{{ '{:9999999999}'.format(1) }}",
+        "{{ '{:{}}'.format(1, 10**10) }}",
+        "{{ '{a:{w}}'.format_map({'a': 1, 'w': 10**10}) }}",
+        "{{ 'x'.ljust(10**10) }}",
+        "{{ 'x'.rjust(10**10) }}",
+        "{{ 'x'.zfill(10**10) }}",
+        "{{ '\t'.expandtabs(10**10) }}",
+        LONG + "{{ a.translate({120: a}) }}",
+        "{{ (1).to_bytes(10**10, 'big') }}",
+        "{% set a = namespace(x='\\\\' * 99) %}"
+        "{% for i in range(99) %}{% set a.x = a.x | tojson %}{% endfor %}",
+        "{% set n = namespace(x=9**9) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
+    ],
+)
+def test_nothing_grows_beyond_the_limit(source: str) -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), before[1]))  # spares the machine
+    try:
+        assert "too large" in refusal(source)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_what_is_limited_works_as_ever() -> None:
+    source = (
+        "{{ 1 ~ none ~ missing ~ [2] }}|{% set a %}{{ 3 }}!{% endset %}{{ a }}|{{ 'x' | center(3) }}"
+        "|{{ 'a\nb' | indent(2, true) }}|{{ ['a', 1] | join(', ') }}|{{ messages | join(',', 'role') }}"
+        "|{{ '%5.1f|%s' % (1, 'y') }}|{{ '%(a)s' | format(a=5) }}|{{ '{:>3}{}'.format(1, 'z') }}"
+        "|{{ '-'.join(['a', 'b']) }}|{{ 'aba' | replace('a', 'c', 1) }}|{{ 7 % 4 }}{{ 3 * 4 }}"
+        "|{{ 'a b c' | wordwrap(3) }}|{{ [1, 2, 3] | batch(2, 0) | list }}|{{ 'x'.zfill(3) }}"
+    )
+    assert render(source) == (
+        "1None[2]|3!| x |  a\n  b|a, 1|user|  1.0|y|5|  1z|a-b|cba|312|a b\nc|[[1, 2], [3, 0]]|00x"
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,11 @@ from engine import (
     EngineConfig,
     EngineError,
     FinishReason,
+    GGUFError,
     InvalidRequest,
     LoadProgress,
     SamplingParams,
+    Token,
 )
 from tests.tiny_gguf import IM_END, write_tiny_gguf
 from tests.tiny_requests import N_CTX, PROMPT, A, always, run
@@ -224,3 +226,30 @@ def test_close_ends_every_thread(model_path: Path) -> None:
     engine.close()
     engine.close()
     assert not {"rushlight-engine", "rushlight-1"} & set(our_threads())
+
+
+def test_an_embedding_with_fewer_rows_than_tokens_is_refused(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "short.gguf", n_padding=-16)
+    with pytest.raises(GGUFError, match=r"token_embd.weight: \d+ rows for \d+ tokens"):
+        Engine(EngineConfig(path))
+
+
+def test_rows_beyond_the_vocabulary_are_never_chosen(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "padded.gguf", n_padding=500)
+    with Engine(EngineConfig(path, n_ctx=64)) as engine:
+        params = SamplingParams(temperature=2, top_k=0, top_p=1, min_p=0, max_tokens=40)
+        events = list(engine.generate(PROMPT, params))
+        n_vocab = engine.tokenizer.n_vocab
+    assert all(e.token_id < n_vocab for e in events if isinstance(e, Token))
+
+
+def test_generate_refuses_before_anything_is_asked_of_its_events(engine: Engine) -> None:
+    with pytest.raises(InvalidRequest):
+        engine.generate([])
+
+
+def test_who_hears_the_last_event_may_ask_for_more_at_once(model_path: Path) -> None:
+    """The engine is free by then: with no room in the queue a follow-up is still taken."""
+    with Engine(EngineConfig(model_path, n_ctx=N_CTX, max_waiting=0)) as engine:
+        for _ in range(30):
+            run(engine, PROMPT, always(A, max_tokens=1))

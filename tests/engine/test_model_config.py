@@ -94,6 +94,13 @@ def test_what_this_engine_cannot_run_is_refused_by_name(
         ("llama.rope.dimension_count", 32),
         ("llama.rope.freq_base", 0.0),
         ("llama.attention.layer_norm_rms_epsilon", "1e-5"),
+        ("llama.attention.layer_norm_rms_epsilon", 0.0),
+        ("llama.attention.layer_norm_rms_epsilon", -1.0),
+        ("llama.rope.scaling.factor", -4.0),
+        ("llama.attention.sliding_window", -1),
+        ("llama.attention.sliding_window", 1 << 63),
+        ("llama.attention.head_count_kv", np.array([2.5, 2.5])),
+        ("llama.attention.head_count_kv", np.array([], np.int32)),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused_by_key(config: Any, key: str, value: Any) -> None:

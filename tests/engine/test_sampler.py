@@ -102,11 +102,9 @@ def test_ignore_eos_bans_every_end_token() -> None:
 
 
 def test_impossible_bias_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="logit_bias") as caught:
-        sampler(4, logit_bias={4: 1})
-    assert caught.value.param == "logit_bias"
-    with pytest.raises(InvalidRequest, match="ignore_eos"):
+    with pytest.raises(InvalidRequest, match="ignore_eos") as caught:
         sampler(4, eog=[2], logit_bias={2: 100}, ignore_eos=True)
+    assert caught.value.param == "logit_bias"
 
 
 def test_penalties_are_llama_cpps() -> None:
@@ -256,15 +254,18 @@ def test_two_samplers_do_not_disturb_each_other() -> None:
         {"temperature": 0, "logit_bias": {5: 1.0}},
     ],
 )
-def test_a_token_takes_a_millisecond_at_most(changes: dict[str, Any]) -> None:
-    """On 128k tokens. The best of many, as other programs run too; a slow machine gets double."""
+def test_a_token_takes_a_few_passes_over_the_logits(changes: dict[str, Any]) -> None:
+    """On 128k tokens, measured in passes of np.exp in turn with it, as other programs run too."""
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 3, 128_256).astype(np.float32)
     chosen = sampler(len(logits), rng.integers(0, len(logits), 2000).tolist(), **changes)
-    best = math.inf
+    best = one_pass = math.inf
     for _ in range(30):
         copy = logits.copy()
         started = time.perf_counter()
+        np.exp(copy.astype(np.float64))
+        between = time.perf_counter()
         chosen.accept(chosen.sample(copy))
-        best = min(best, time.perf_counter() - started)
-    assert best < 2e-3
+        one_pass = min(one_pass, between - started)
+        best = min(best, time.perf_counter() - between)
+    assert best < 8 * one_pass

@@ -145,8 +145,9 @@ smaller = _select_float("<")
 
 @intrinsic
 def convert(typingctx, kind, v):
-    """The same numbers as another element type: integers widened or cut, i32 to f32 exact, f32 to
-    i32 toward zero.
+    """The same numbers as another element type.
+
+    Integers are widened or cut, i32 to f32 is rounded to nearest, f32 to i32 toward zero.
     """
     to, source = kind.of, v
 

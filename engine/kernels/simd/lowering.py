@@ -42,8 +42,8 @@ def suffix(vec: Vec) -> str:
 
 
 def fma(builder, vec, a, b, c):
-    # On a CPU without the instruction `fma` would be a library call for each lane; `fmuladd` may
-    # round twice.
+    # On a CPU without the instruction, `fma` would be a library call for each lane; `fmuladd` is
+    # not, but may round twice.
     name = "fma" if PROFILE.fma else "fmuladd"
     return call(builder, f"llvm.{name}.{suffix(vec)}", vec.ir, [a, b, c])
 
@@ -84,8 +84,9 @@ def each(builder, kind, function, *values):
 
 
 def dot_u8_i8(builder, acc, w, x):
-    """acc[i] += sum over j < 4 of w[4i + j] * x[4i + j]; acc: i32, w: u8 (at most 128 in value),
-    x: i8 (not -128).
+    """acc[i] += sum over j < 4 of w[4i + j] * x[4i + j].
+
+    acc: i32, w: u8 (at most 128 in value), x: i8 (not -128).
     """
     n = acc.type.count
     if PROFILE.dot == "vnni" and n in (4, 8, 16):
@@ -151,9 +152,7 @@ def sum_pairs(builder, v):
 
 
 def sign_fix(builder, w, x):
-    """(|w|, x with w's sign): their products are those of w and x, and |w| is a u8 of at most
-    128.
-    """
+    """(|w|, x with w's sign): the products stay the same, and |w| is a u8 of at most 128."""
     if PROFILE.dot == "maddubs":
         return psign(builder, w, w), psign(builder, x, w)
     zero = ir.Constant(w.type, [0] * w.type.count)
@@ -197,11 +196,11 @@ def widen_f16(builder, h, vec_ir):
 
 
 def choose_by_bits(builder, vec, address, first, yes, no):
-    """A vector that holds `yes` in the lanes whose bit is set, `no` in the others; lane 0 takes bit
-    number `first` of those at address.
+    """A vector that holds `yes` in the lanes whose bit is set, `no` in the others.
 
-    A CPU with mask registers takes the bits as they are. Another one gives each lane the byte or
-    word that holds its bit, and compares.
+    Lane 0 takes bit number `first` of those at address, lane 1 the next, and so on. A CPU with mask
+    registers takes the bits as they are. Another one gives each lane the byte or word that holds
+    its bit, and compares.
     """
     n, elem = vec.n, vec.ir.element
     if PROFILE.lanes == 16:
@@ -235,8 +234,7 @@ def narrow_f16(builder, f, n):
     odd = builder.and_(builder.lshr(magnitude, const(13)), const(1))
     rounded = builder.add(magnitude, builder.add(odd, const(0xFFF)))
     normal = builder.sub(builder.lshr(rounded, const(13)), const(112 << 10))
-    # Denormal halves: adding 0.5 lets the float unit shift and round the mantissa into the low
-    # bits.
+    # Denormal halves: adding 0.5 makes the float unit shift and round the mantissa into low bits.
     as_float = builder.fadd(builder.bitcast(magnitude, f.type), ir.Constant(f.type, [0.5] * n))
     tiny = builder.sub(builder.bitcast(as_float, i32), const(0x3F000000))
     result = builder.select(builder.icmp_unsigned("<", magnitude, const(0x38800000)), tiny, normal)

@@ -74,8 +74,9 @@ def load_bf16(typingctx, kind, address):
 
 @intrinsic
 def load_wide(typingctx, kind, address):
-    """Bytes at address, widened to i16 (sign kept) or u16 (zeros above): a vector, or a tile of
-    neighbours.
+    """Bytes at address, widened to i16 (sign kept) or u16 (zeros above).
+
+    kind: a vector, or a tile of neighbours.
     """
     vec = kind.of if isinstance(kind.of, Vec) else kind.of.vec
 
@@ -111,8 +112,9 @@ def load_nibbles(typingctx, address):
 
 @intrinsic
 def load_bits(typingctx, kind, address, yes, no):
-    """One of two literals for each bit at address, the lowest first: `yes` where it is set, else
-    `no`. kind: an integer vector, or a tile of neighbours.
+    """For each bit at address, the lowest first, a literal: `yes` where it is set, else `no`.
+
+    kind: an integer vector, or a tile of neighbours.
     """
     if not isinstance(yes, types.IntegerLiteral) or not isinstance(no, types.IntegerLiteral):
         return None
@@ -210,9 +212,7 @@ def read_f16_pair(typingctx, address):
 
 @intrinsic
 def stack(typingctx, n_bytes):
-    """Address of n_bytes (a literal) of uninitialised, 64-byte aligned memory of this call's
-    own.
-    """
+    """Address of n_bytes (a literal) of this call's own memory, 64-byte aligned, not zeroed."""
     if not isinstance(n_bytes, types.IntegerLiteral):
         return None
 

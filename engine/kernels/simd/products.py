@@ -12,8 +12,9 @@ from engine.kernels.simd.vectors import COUNTS, L
 
 @intrinsic
 def dot(typingctx, acc, w, x):
-    """acc + products of u8 w (at most 128) and i8 x (not -128), four to a lane; acc: i32xN, w:
-    u8x4N, x: i8x4N.
+    """acc + products of u8 w (at most 128) and i8 x (not -128), four to a lane.
+
+    acc: i32xN, w: u8x4N, x: i8x4N.
     """
 
     def codegen(_context, builder, _sig, args):

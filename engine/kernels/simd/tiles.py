@@ -79,8 +79,8 @@ def outer_fma(typingctx, acc, v, address, stride):
 def outer_dot(typingctx, acc, w, address, stride):
     """acc[r, j] += dot of w[j] with the same four i8 at (address + r * stride) in every lane.
 
-    acc: i32 tile, or an i16 tile where the profile sums in 16 bits (`PART`); w: u8 vector or tile
-         of J.
+    acc: i32 tile, or an i16 tile where the profile sums in 16 bits.
+    w:   u8 vector, or tile of J of them.
     """
     j_n = 1 if isinstance(w, Vec) else w.n
 
@@ -134,8 +134,9 @@ def widen_part(typingctx, total, part):
 
 @intrinsic
 def outer_scale(typingctx, acc, counts, v, address, stride):
-    """acc[r, j] += f32(counts[r, j]) * v[j] * f32 at (address + r * stride): integer sums to
-    weighted floats.
+    """acc[r, j] += f32(counts[r, j]) * v[j] * f32 at (address + r * stride).
+
+    Turns integer sums into weighted floats.
     """
     j_n = 1 if isinstance(v, Vec) else v.n
 
@@ -175,9 +176,7 @@ def scale_rows(typingctx, tile, address):
 
 @intrinsic
 def interleave(typingctx, rows, out):
-    """Transpose 32-bit values: L rows of eight at `rows`, 32 bytes each, to eight vectors of L
-    lanes at `out`.
-    """
+    """Transpose L rows of eight 32-bit values at `rows` to eight vectors of L lanes at `out`."""
 
     def codegen(context, builder, _sig, args):
         i64 = ir.IntType(64)
@@ -195,11 +194,9 @@ def interleave(typingctx, rows, out):
 
 
 def _transpose(builder, rows):
-    """Rows of eight values (4 or 8 of them) to eight columns, by merging neighbours: 1, then 2,
-    then 4 wide.
-    """
-    # After a step of width w, vectors[i] holds rows i & ~(2w - 1) ... mixed in runs of 2w; see any
-    # FFT.
+    """Rows of eight values (4 or 8 of them) to eight columns."""
+    # A butterfly: the step of width w merges vectors i and i | w, which swaps bit w of each value's
+    # vector number with bit w of its lane number. After all three bits the two are exchanged.
     vectors, n = list(rows), len(rows)
     if n == 4:
         pad = ir.Constant(rows[0].type, ir.Undefined)

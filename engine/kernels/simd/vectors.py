@@ -37,8 +37,9 @@ class Vec(types.Type):
 
 
 class Tile(types.Type):
-    """n vectors of one type, kept in registers: LLVM's [n x <...>]. In memory they lie in rows of
-    `columns` neighbours.
+    """n vectors of one type, kept in registers: LLVM's [n x <...>].
+
+    In memory they lie in rows of `columns` neighbours.
     """
 
     def __init__(self, vec: Vec, n: int, columns: int = 1) -> None:
@@ -51,9 +52,7 @@ class Tile(types.Type):
 
 
 class Kind(types.Type):
-    """The type of a global that holds a Vec or Tile type, so that `load(u8x32, address)` can be
-    written.
-    """
+    """The type of a global that holds a Vec or Tile type: u8x32 in `load(u8x32, address)`."""
 
     def __init__(self, of: Vec | Tile) -> None:
         self.of = of
@@ -107,8 +106,7 @@ u8x16, u8x32, u32x4 = Vec("u8", 16), Vec("u8", 32), Vec("u32", 4)
 i8x16, i8x32 = Vec("i8", 16), Vec("i8", 32)
 i32x8, f32x8 = Vec("i32", 8), Vec("f32", 8)
 i8xL, i16xL, i32xL, f32xL = Vec("i8", L), Vec("i16", L), Vec("i32", L), Vec("f32", L)
-# 32 weights in 16 bits, and the sums of their products with 32 inputs: neighbours added, so 16
-# places.
+# 32 weights in 16 bits; and COUNTS, their products with 32 inputs, neighbours added: so 16 places.
 WIDE, WIDE_SIGNED = Tile(Vec("u16", 2 * L), 16 // L), Tile(Vec("i16", 2 * L), 16 // L)
 COUNTS = Tile(i32xL, 16 // L)
 u8x4L, i8x4L, i16x2L = Vec("u8", 4 * L), Vec("i8", 4 * L), Vec("i16", 2 * L)

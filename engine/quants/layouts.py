@@ -1,0 +1,111 @@
+"""Layouts that the blocks of several types share: how weights and scales are packed.
+
+Nibbles and fifth bits (Q4_0 to Q5_1), six-bit scales and minima (Q4_K, Q5_K), and halves of 128
+weights with a scale for each 16 (Q2_K, Q3_K, Q6_K).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.jit import inline
+from engine.kernels.activation import dot_fine
+from engine.kernels.simd import (
+    L,
+    Lanes,
+    bor,
+    concat,
+    convert,
+    f32x8,
+    i32x8,
+    load,
+    load_bits,
+    lower,
+    mask,
+    merge,
+    mul,
+    read_f16_pair,
+    reinterpret,
+    shr,
+    shr_lanes,
+    shuffle,
+    splat,
+    store,
+    u8x16,
+    u8x32,
+    u32x4,
+    upper,
+)
+from engine.quants.base import Blocks
+
+
+@inline
+def nibbles(qs):
+    """The 32 weights of the sixteen bytes at qs, 0..15: low nibbles, then high ones."""
+    packed = load(u8x16, qs)
+    return concat(mask(packed, 15), shr(packed, 4))
+
+
+@inline
+def five_bits(qs, qh):
+    """Those weights with the fifth bits at qh, lowest first: 0..31."""
+    return bor(nibbles(qs), load_bits(u8x32, qh, 16, 0))
+
+
+@inline
+def times(integers, factor):
+    """Eight u8 or i8, as floats, times a number."""
+    return mul(convert(f32x8, convert(i32x8, integers)), splat(f32x8, factor))
+
+
+def scales_and_minima(packed: Blocks) -> tuple[Blocks, Blocks]:
+    """The 6-bit scales and minima of u8[n, 12]: two u8[n, 8]."""
+    a, b, c = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
+    scales = np.concatenate([a & 63, (c & 15) | (a >> 6 << 4)], axis=1)
+    minima = np.concatenate([b & 63, (c >> 4) | (b >> 6 << 4)], axis=1)
+    return scales, minima
+
+
+# Of the block's first four 32-bit words: d and dmin, then bytes 0-3, 4-7 and 8-11 of the scales.
+_AB, _C = Lanes(1, 2), Lanes(3, 3)
+_NIBBLE_OF = Lanes(0, 4)  # what c is shifted right by, for s4..s7 and for m4..m7
+_S_THEN_M = Lanes(0, 2, 1, 3)
+
+
+@inline
+def unpack_scales_and_minima(block):
+    """(d * s, dmin * m) of the eight groups of the Q4_K or Q5_K block at `block`: two f32x8."""
+    head = load(u32x4, block)
+    ab, c = shuffle(head, _AB), shuffle(head, _C)
+    fours = mask(shr_lanes(c, _NIBBLE_OF), 0x0F0F0F0F)
+    high = bor(fours, mask(shr(ab, 2), 0x30303030))  # s4..s7, m4..m7
+    low = mask(ab, 0x3F3F3F3F)  # s0..s3, m0..m3
+    six_bits = reinterpret(u8x16, merge(low, high, _S_THEN_M))
+    d, dmin = read_f16_pair(block)
+    return times(lower(six_bits), d), times(upper(six_bits), dmin)
+
+
+# Two neighbouring groups' scales, each for half the lanes.
+_PAIR_0, _PAIR_2 = Lanes(0, 0, 0, 0, 1, 1, 1, 1), Lanes(2, 2, 2, 2, 3, 3, 3, 3)
+_PAIR_4, _PAIR_6 = Lanes(4, 4, 4, 4, 5, 5, 5, 5), Lanes(6, 6, 6, 6, 7, 7, 7, 7)
+
+
+@inline
+def add_half(even, odd, weights, x, d, scale):
+    """Add 128 weights; scale: f32x8 of their groups of 16, each the scale of half the lanes."""
+    w0, w1, w2, w3 = weights
+    even = dot_fine(even, w0, x, d, shuffle(scale, _PAIR_0))
+    odd = dot_fine(odd, w1, x + 32, d + 32, shuffle(scale, _PAIR_2))
+    even = dot_fine(even, w2, x + 64, d + 64, shuffle(scale, _PAIR_4))
+    odd = dot_fine(odd, w3, x + 96, d + 96, shuffle(scale, _PAIR_6))
+    return even, odd
+
+
+@inline
+def store_half(row, weights):
+    """Write 128 weights of a row, each 32 of them L rows after the last."""
+    w0, w1, w2, w3 = weights
+    store(row, w0)
+    store(row + 32 * L, w1)
+    store(row + 64 * L, w2)
+    store(row + 96 * L, w3)

@@ -1,0 +1,45 @@
+"""The thread team: every op is run by every thread, whether the workers spin or sleep."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from engine.kernels.activation import quantise_rows
+from engine.kernels.op import BATCH, FEW, OP
+from engine.kernels.team import Team
+
+
+def plan_of(n_ops: int, x: np.ndarray, q8: np.ndarray) -> np.ndarray:
+    """Ops that each quantise all rows of x: their work is shared by the threads."""
+    ops = np.zeros(n_ops, OP)
+    ops["kernel"] = quantise_rows.address
+    ops["meet"] = 1
+    ops["n_in"] = x.shape[1]
+    ops["x"] = x.ctypes.data
+    ops["q8"] = q8.ctypes.data
+    return ops
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3, pytest.param(70, marks=pytest.mark.slow)])
+def test_runs_are_complete_after_a_rest_and_without_one(n_threads: int) -> None:
+    n_rows = FEW + 61
+    x = np.tile(np.linspace(-1, 1, 64, dtype=np.float32), (n_rows, 1))
+    q8 = np.zeros((n_rows, 96), np.uint8)
+    ops = plan_of(3, x, q8)
+    batch = np.zeros(1, BATCH)
+    batch["n_rows"] = n_rows
+    batch["planes"] = 1
+    team = Team(n_threads)
+    try:
+        for rest_s in (0.0, 0.0, 0.3, 0.0):  # 0.3 s: the workers have gone to sleep
+            time.sleep(rest_s)
+            q8[:] = 0
+            team.run(ops.ctypes.data, len(ops), batch.ctypes.data)
+            assert batch["op_done"][0] == len(ops)
+            assert (q8[:, :64].view(np.int8) == np.rint(x * 127)).mean() > 0.9
+            assert q8[:, 0].all()
+    finally:
+        team.close()

@@ -1,0 +1,70 @@
+"""Which CPU profile is chosen, and where compiled kernels go when the usual place is closed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from engine import ConfigError, jit
+
+ALL = frozenset().union(*(p.needs for p in jit.PROFILES))
+
+
+@pytest.mark.parametrize("profile", jit.profiles_of("x86_64"), ids=lambda p: p.name)
+def test_the_best_profile_that_the_host_has_is_chosen(profile: jit.CpuProfile) -> None:
+    assert jit.choose_profile("x86_64", profile.needs).name == profile.name
+    assert jit.choose_profile("x86_64", ALL, forced=profile.name) is profile
+
+
+def test_other_machines() -> None:
+    assert jit.choose_profile("arm64", frozenset()).name == "aarch64"
+    assert jit.choose_profile("riscv64", frozenset()).name == "generic"
+
+
+@pytest.mark.parametrize("forced", ["x86-64-v4-vnni", "aarch64", "nonsense"])
+def test_a_profile_that_the_host_cannot_run_is_refused(forced: str) -> None:
+    with pytest.raises(ConfigError, match=f"{forced}.*possible: x86-64-v2, generic"):
+        jit.choose_profile("x86_64", frozenset(jit._V2.split()), forced)
+
+
+def test_a_cache_may_be_filled_for_a_cpu_that_is_not_there() -> None:
+    chosen = jit.choose_profile("x86_64", frozenset(), "x86-64-v4-vnni", compile_only=True)
+    assert chosen.lanes == 16
+
+
+def test_a_closed_cache_is_copied_to_where_it_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "kernel.nbc").write_bytes(b"compiled")
+    assert jit._writable(cache) == cache
+
+    def closed(dir: Path) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(jit.tempfile, "TemporaryFile", closed)
+    copy = jit._writable(cache)
+    assert copy is not None
+    assert copy != cache
+    assert (copy / "kernel.nbc").read_bytes() == b"compiled"
+
+    def nowhere(prefix: str) -> str:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(jit.tempfile, "mkdtemp", nowhere)
+    assert jit._writable(cache) is None
+
+
+def test_old_caches_of_the_same_profile_make_room(tmp_path: Path) -> None:
+    for i in range(6):
+        folder = tmp_path / f"x86-64-v3-py311-{i}"
+        folder.mkdir()
+        os.utime(folder, (i, i))
+    other = tmp_path / "x86-64-v3-avxvnni-py311-0"
+    other.mkdir()
+    jit._drop_old_caches(tmp_path, "x86-64-v3", n_keep=3)
+    assert sorted(p.name[-1] for p in tmp_path.glob("x86-64-v3-py*")) == ["3", "4", "5"]
+    assert other.exists()
