@@ -5,6 +5,7 @@ Knows no chats and no text. One plan serves prefill (many rows) and decode (one 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from engine.kernels.rope import rope_and_store, rope_angles
 from engine.kernels.team import Team
 from engine.kernels.tile import tile_bytes
 from engine.model_config import ModelConfig
+from engine.pace import Pace
 from engine.plan import Batch, Plan, Workspace
 from engine.quants.base import FewInput
 from engine.weights import LayerWeights, Matrix, Vector, Weights
@@ -83,6 +85,7 @@ class Model:
         on_compile(len(functions), len(functions))
         self.plan.finish()
         self.team = Team(n_threads)
+        self.pace = Pace(n_threads)
 
     def forward(
         self, tokens: Sequence[int], first_pos: int, pages: int, rows_out: Sequence[int]
@@ -95,7 +98,13 @@ class Model:
         """
         planes = 2 if len(tokens) * self.n_weights_per_token <= _PRECISE_WORK else 1
         self.batch.fill(tokens, first_pos, pages, rows_out, planes)
-        self.team.run(self.plan.address, len(self.plan), self.batch.address)
+        if len(tokens) > 1:
+            self.team.run(self.plan.address, len(self.plan), self.batch.address)
+        else:
+            start = time.perf_counter()
+            n_threads = 1 if self.pace.n_threads == 1 else 0
+            self.team.run(self.plan.address, len(self.plan), self.batch.address, n_threads)
+            self.pace.note(time.perf_counter() - start)
         if self.batch.cancelled:
             raise Cancelled
         return self._logits[: len(rows_out), : self.n_vocab]

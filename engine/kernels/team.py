@@ -74,12 +74,17 @@ def _run(team, plan, n_ops, batch, thread, n_threads):
             break
 
 
-@entry("void(int64, int64, int64, int64)")
-def _publish(team, plan, n_ops, batch):
-    """Hand out a job to all workers that do not sleep."""
+@entry("void(int64, int64, int64)")
+def _reset(plan, n_ops, batch):
+    """Make a plan ready to run: nobody has taken an item of any op."""
     for i in range(n_ops):
         write_i64(plan + i * _OP_BYTES + _NEXT, 0)
     write_shared(batch + _OP_DONE, 0)
+
+
+@entry("void(int64, int64, int64, int64)")
+def _publish(team, plan, n_ops, batch):
+    """Hand out a job to all workers that do not sleep."""
     write_i64(team + _PLAN, plan)
     write_i64(team + _N_OPS, n_ops)
     write_i64(team + _BATCH, batch)
@@ -147,12 +152,16 @@ class Team:
         for thread in self._threads:
             thread.start()
 
-    def run(self, plan: int, n_ops: int, batch: int) -> None:
-        """Run n_ops op records at address `plan` over the batch record at address `batch`; returns
-        when all is done.
+    def run(self, plan: int, n_ops: int, batch: int, n_threads: int = 0) -> None:
+        """Run a plan and return when all of it is done.
+
+        plan: address of n_ops op records; batch: address of the batch record; n_threads: 1 to leave
+        the workers alone, 0 for all threads.
         """
-        self._hand_out(plan, n_ops, batch)
-        _lead(self._address, plan, n_ops, batch, self.n_threads)
+        _reset(plan, n_ops, batch)
+        if n_threads != 1:
+            self._hand_out(plan, n_ops, batch)
+        _lead(self._address, plan, n_ops, batch, n_threads or self.n_threads)
 
     def close(self) -> None:
         """End the worker threads."""
