@@ -3,8 +3,8 @@
 The `tokenizers` library merges. Does not know special tokens.
 
 Some vocabularies lack letters for bytes that their training text never held: control characters,
-and bytes of planes that Unicode has not filled. The library and llama.cpp drop such bytes, so that
-the model would read another text than was sent. Here the text is refused.
+and bytes of planes that Unicode has not filled. The library drops such bytes, so that the model
+would read another text than was sent. Here the text is refused.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
 """How large the result of one operation of a template would be, told before it is computed.
 
-Sizes are characters, items or bits: upper bounds, or near it, for what makes much out of little.
+Sizes are characters or items: upper bounds, or near it, for what makes much out of little.
 Does not know Jinja, nor who asks.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import chain
 from typing import Any, Final
 
 MAX_LENGTH: Final = 1 << 25  # characters of a text, or items of a list
+BIT_SIZE: Final = 256  # of an integer, as arithmetic on long ones takes long
 
 
 class TooLarge(Exception):
@@ -64,12 +65,12 @@ def operator_size(operator: str, left: Any, right: Any) -> int:
         values = right if isinstance(right, tuple) else (right,)
         return _percent(left, *values) if isinstance(left, str) else 0
     if operator == "**":
-        return left.bit_length() * max(right, 0) if both_int else 0
+        return BIT_SIZE * left.bit_length() * max(right, 0) if both_int else 0
     if operator == "+":
         both_sized = isinstance(left, Sized) and isinstance(right, Sized)
         return len(left) + len(right) if both_sized else 0
     if both_int:
-        return int(left.bit_length() + right.bit_length())
+        return BIT_SIZE * int(left.bit_length() + right.bit_length())
     if isinstance(right, Sized):
         left, right = right, left
     return len(left) * right if isinstance(left, Sized) and isinstance(right, int) else 0
@@ -127,7 +128,8 @@ def _tojson(
 
 
 def _expandtabs(s: Any, tabsize: int = 8) -> int:
-    return len(s) + s.count("\t" if isinstance(s, str) else b"\t") * tabsize
+    n_tabs: int = s.count("\t" if isinstance(s, str) else b"\t")
+    return len(s) + n_tabs * tabsize
 
 
 def _translate(s: Any, table: Any) -> int:
@@ -135,33 +137,40 @@ def _translate(s: Any, table: Any) -> int:
     return len(s) * max([1, *map(text_length, texts)])
 
 
-_PERCENT: Final = re.compile(r"%(?:\([^)]*\))?[-#0 +]*([\d*]*)\.?([\d*]*)[a-zA-Z]")
-_BRACES: Final = re.compile(r"\{([^}]*)\}?")
-_NUMBER: Final = re.compile(r"\d+|[*{]")  # the last two: a width that comes as an argument
+# A key such as %(name)s may hold anything, so what counts is how it ends.
+_PERCENT: Final = re.compile(r"[%)][-#0 +]*([\d*]*\.?[\d*]*)[hlL]?[a-zA-Z]")
+_BRACES: Final = re.compile(r"\{([^}]*)")
+_NUMBER: Final = re.compile(r"\d+")
 
 
 def _percent(s: Any, *args: Any, **kwargs: Any) -> int:
-    fields = ["".join(f"{part} " for part in match) for match in _PERCENT.findall(str(s))]
-    return _formatted(str(s), fields, [*args, *kwargs.values()])
+    values = [*args, *kwargs.values()]
+    widest = max([0, *(abs(value) for value in values if isinstance(value, int))])
+    return _formatted(str(s), _PERCENT, values, widest)
 
 
 def _format(s: Any, *args: Any, **kwargs: Any) -> int:
-    return _formatted(str(s), _BRACES.findall(str(s)), [*args, *kwargs.values()])
+    # A width that is itself a field can come from anywhere; no template needs that.
+    text = str(s).replace("{{", "")
+    return _formatted(text, _BRACES, [*args, *kwargs.values()], MAX_LENGTH + 1)
 
 
 def _format_map(s: Any, mapping: Any) -> int:
     return _format(s, mapping)
 
 
-def _formatted(text: str, fields: list[str], args: list[Any]) -> int:
-    """What any field may hold is as long as the longest argument, or its numbers' sum."""
-    values = [v for arg in args for v in (arg.values() if isinstance(arg, Mapping) else (arg,))]
-    longest = max(map(text_length, [1, *args, *values]))
-    widest = max([0, *(abs(value) for value in values if isinstance(value, int))])
+def _formatted(text: str, field: re.Pattern[str], values: list[Any], given_width: int) -> int:
+    """Each field may be as long as the longest value and as the sum of its numbers.
+
+    given_width: of a field that has not its own but takes it from the values.
+    """
+    longest = max(map(text_length, [1, *values]))
     total = len(text)
-    for field in fields:
-        numbers = _NUMBER.findall(field)
-        total += longest + sum(widest if n in "*{" else _number(n) for n in numbers)
+    for match in field.finditer(text):
+        total += longest + sum(map(_number, _NUMBER.findall(match[1])))
+        total += given_width if "*" in match[1] or "{" in match[1] else 0
+        if total > MAX_LENGTH:
+            break
     return total
 
 

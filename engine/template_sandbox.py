@@ -20,7 +20,6 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.visitor import NodeTransformer
 
 from engine.special_tokens import MARK
 from engine.template_limits import (
@@ -94,10 +93,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             optimized=False,  # which would run parts of the template while compiling it
             finalize=printable,
         )
-        self.filters["tojson"] = to_json
-        self.filters = {name: limited(name, made) for name, made in self.filters.items()}
-        self.filters["metered"] = metered
-        self.filters["concatenated"] = concatenated
+        own = {"tojson": to_json, "metered": metered, "concatenated": concatenated}
+        self.filters = {name: limited(name, f) for name, f in (self.filters | own).items()}
         self.globals["raise_exception"] = raise_exception
         self.globals["strftime_now"] = strftime_now
         del self.globals["lipsum"]
@@ -105,9 +102,16 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
         for loop in tree.find_all(nodes.For):
-            arguments: tuple[Any, ...] = ("metered", [], [], None, None)
-            loop.iter = nodes.Filter(loop.iter, *arguments, lineno=loop.lineno, environment=self)
-        return _TildeToFilter(self).visit(tree)  # type: ignore[no-any-return]
+            loop.iter = self._filtered(loop.iter, "metered")
+        for tilde in tree.find_all(nodes.Concat):
+            # Jinja lets no sandbox intercept `a ~ b`.
+            operands = nodes.List(tilde.nodes, lineno=tilde.lineno, environment=self)
+            tilde.nodes = [self._filtered(operands, "concatenated")]
+        return tree
+
+    def _filtered(self, node: nodes.Node, name: str) -> nodes.Filter:
+        arguments: tuple[Any, ...] = (name, [], [], None, None)
+        return nodes.Filter(node, *arguments, lineno=node.lineno, environment=self)
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
@@ -141,21 +145,6 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         with _limit(f"'{operator}'"):
             refuse_large(operator_size(operator, left, right))
         return super().call_binop(context, operator, left, right)
-
-
-class _TildeToFilter(NodeTransformer):
-    """Makes `a ~ b` a filter, as Jinja does not let the sandbox intercept it."""
-
-    def __init__(self, environment: TemplateEnvironment) -> None:
-        self.environment = environment
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:
-        self.generic_visit(node)
-        operands = nodes.List(node.nodes, lineno=node.lineno, environment=self.environment)
-        arguments: tuple[Any, ...] = ("concatenated", [], [], None, None)
-        return nodes.Filter(
-            operands, *arguments, lineno=node.lineno, environment=self.environment
-        )
 
 
 def render(template: Template, variables: Mapping[str, Any], max_steps: int = MAX_STEPS) -> str:

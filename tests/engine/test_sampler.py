@@ -268,4 +268,4 @@ def test_a_token_takes_a_few_passes_over_the_logits(changes: dict[str, Any]) -> 
         chosen.accept(chosen.sample(copy))
         one_pass = min(one_pass, between - started)
         best = min(best, time.perf_counter() - between)
-    assert best < 8 * one_pass
+    assert best < 10 * one_pass

@@ -73,7 +73,7 @@ def test_a_misshapen_tensor(name: str, changed: Callable[..., Path]) -> None:
         tensors[name] = tensors[name][:32].copy()
 
     path = changed(cut)
-    with pytest.raises(GGUFError, match=r"shape \(.*32\) where \(.*\) is expected") as caught:
+    with pytest.raises(GGUFError, match=r"shape \(.*32.*\) where \(.*\) is expected") as caught:
         read(path)
     assert caught.value.path == path
     assert name in str(caught.value)
