@@ -42,9 +42,9 @@ WORKDIR /
 # volume to each run without one, which some tools (buildah) lay over a bind mount.
 EXPOSE 8080
 
-# 503 while loading counts as starting; the long start period is for large files on slow disks.
+# No proxy stands before loopback. 503 while loading counts as starting; the long start period is for large files on slow disks.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s CMD ["python", "-c", \
-    "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ.get('RUSHLIGHT_SERVER__PORT', '8080') + '/health', timeout=4)"]
+    "import os, urllib.request as r; r.build_opener(r.ProxyHandler({})).open('http://127.0.0.1:' + os.environ.get('RUSHLIGHT_SERVER__PORT', '8080') + '/health', timeout=4)"]
 
 # Exec form: the server is process 1 and gets SIGTERM itself.
 STOPSIGNAL SIGTERM

@@ -2,8 +2,6 @@
 # is enough. What is set up already is left alone, so all of it works again without a network.
 
 PYTHON ?= python3
-HOST ?= 127.0.0.1
-PORT ?= 8080
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -14,7 +12,12 @@ DEMO := models/SmolLM2-135M-Instruct.Q4_1.gguf
 # Another model is taken as it is; only the demo model is ours to fetch.
 override MODEL := $(or $(MODEL),$(DEMO))
 NEEDED := $(if $(filter $(DEMO),$(MODEL)),$(DEMO))
-export MODEL HOST PORT
+export MODEL
+
+# On make's command line only: many shells have a HOST of their own. Without them, config.toml and
+# RUSHLIGHT_SERVER__HOST and __PORT count.
+LISTEN := $(if $(filter command line,$(origin HOST)),--host "$$HOST") \
+  $(if $(filter command line,$(origin PORT)),--port "$$PORT")
 
 .PHONY: help run test check format bench clean
 .DEFAULT_GOAL := help
@@ -22,10 +25,10 @@ export MODEL HOST PORT
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1  /p' $(MAKEFILE_LIST) | \
 	  awk '{printf "  %s %-7s", $$1, $$2; $$1 = $$2 = ""; print $$0}'
-	@echo "Variables: MODEL=file.gguf HOST=$(HOST) PORT=$(PORT) PYTHON=$(PYTHON)"
+	@echo "Variables: MODEL=file.gguf PYTHON=$(PYTHON)"
 
-run: $(VENV)/run.stamp $(NEEDED) ## Serve the demo model, or MODEL=file.gguf, on HOST:PORT
-	@exec $(PY) -m clients serve "$$MODEL" --host "$$HOST" --port "$$PORT"
+run: $(VENV)/run.stamp $(NEEDED) ## Serve the demo model, or MODEL=file.gguf; HOST=... PORT=... after make
+	@exec $(PY) -m clients serve "$$MODEL" $(LISTEN)
 
 test: $(VENV)/dev.stamp $(DEMO) ## Run every test, slow ones and those with a real model included
 	$(PY) -m pytest

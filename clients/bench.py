@@ -27,6 +27,7 @@ def bench(
     n_decode: int,
     reps: int,
     answer_check: bool,
+    tokenizer_pre: str,
     console: Console,
 ) -> dict[str, Any]:
     """Ask for the capital of France, then measure. Raises: BenchError, for a wrong answer too."""
@@ -35,7 +36,7 @@ def bench(
 
     try:
         with console.status(f"Measuring {model.name} ..."):
-            return run(model, n_threads, n_prompt, n_decode, reps, answer_check)
+            return run(model, n_threads, n_prompt, n_decode, reps, answer_check, tokenizer_pre)
     except EngineError as error:
         raise BenchError(str(error)) from error
 

@@ -7,15 +7,20 @@ line on stderr and exit status 1; wrong usage is 2.
 from __future__ import annotations
 
 import contextlib
+import io
+import os
 import signal
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clients.errors import UserError
+
+if TYPE_CHECKING:
+    from server.config import AppConfig, Overrides
 
 app = typer.Typer(
     help="A local completion server for old computers: GGUF models on the CPU, OpenAI's API.",
@@ -42,6 +47,10 @@ MaxTokensOption = Annotated[
 
 def main() -> None:
     """Run the command line and exit."""
+    if sys.argv[1:2] == ["serve"]:
+        _end_on_sigterm()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # stderr replaces what it cannot encode by itself
+        sys.stdout.reconfigure(errors="replace")
     try:
         app(prog_name="rushlight")
     except UserError as error:
@@ -50,9 +59,14 @@ def main() -> None:
 
 
 def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"rushlight {metadata.version('rushlight')}")
-        raise typer.Exit
+    if not wanted:
+        return
+    try:
+        version = metadata.version("rushlight")
+    except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+        version = "unknown"
+    print(f"rushlight {version}")
+    raise typer.Exit
 
 
 @app.callback()
@@ -85,11 +99,9 @@ def serve(
     ] = None,
 ) -> None:
     """Serve a model over HTTP until Ctrl-C."""
-    from engine import ConfigError
-    from server.config import load_config
     from server.run import serve as run
 
-    flags: dict[str, dict[str, Any]] = {
+    flags: Overrides = {
         "engine": {
             "model_path": None if model is None else str(model),
             "n_threads": threads,
@@ -98,15 +110,7 @@ def serve(
         "server": {"host": host, "port": port},
         "log": {"level": log_level},
     }
-    given = {
-        section: {key: value for key, value in values.items() if value is not None}
-        for section, values in flags.items()
-    }
-    try:
-        settings = load_config(config, given)
-    except ConfigError as error:
-        raise UserError(str(error)) from error
-    raise typer.Exit(run(settings))
+    raise typer.Exit(run(_settings(config, flags)))
 
 
 @app.command()
@@ -160,9 +164,6 @@ def prompt(
 @app.command()
 def chat(
     url: Annotated[str, typer.Option(help="Where the server is")] = "http://127.0.0.1:8080",
-    api_key: Annotated[
-        str | None, typer.Option(envvar="RUSHLIGHT_API_KEY", help="Key, if the server wants one")
-    ] = None,
     system: SystemOption = None,
     max_tokens: MaxTokensOption = None,
     temperature: Annotated[float | None, typer.Option(min=0, show_default=False)] = None,
@@ -178,7 +179,7 @@ def chat(
     given = {"max_tokens": max_tokens, "temperature": temperature}
     options = {name: value for name, value in given.items() if value is not None}
     console = Console()
-    with Client(url, api_key) as client:
+    with Client(url) as client:
         with console.status("starting ...") as status:
             for health in client.until_ready():
                 status.update(str(health))
@@ -188,7 +189,8 @@ def chat(
 @app.command()
 def bench(
     model: ModelArgument,
-    threads: Annotated[int, typer.Option(min=0, help="0 = the CPUs this process may use")] = 0,
+    config: ConfigOption = None,
+    threads: ThreadsOption = None,
     prompt: Annotated[int, typer.Option(min=1, help="Tokens to prefill")] = 128,
     decode: Annotated[int, typer.Option(min=1, help="Tokens to decode")] = 32,
     reps: Annotated[int, typer.Option(min=1, help="Repetitions; the median counts")] = 3,
@@ -206,8 +208,18 @@ def bench(
     from clients.bench import bench as measure
     from clients.bench import json_line, table_of
 
+    engine = _settings(config, {"engine": {"n_threads": threads}}).engine
     console = Console(stderr=True)
-    report = measure(model, threads, prompt, decode, reps, answer_check, console)
+    report = measure(
+        model,
+        engine.n_threads,
+        prompt,
+        decode,
+        reps,
+        answer_check,
+        engine.tokenizer_pre,
+        console,
+    )
     if not json:
         console.print(table_of(report))
     print(json_line(report))
@@ -236,6 +248,29 @@ def fetch(
 
         path = fetch_model(folder, show)
     print(path)
+
+
+def _settings(config: Path | None, flags: Overrides) -> AppConfig:
+    """The settings in force; of the flags, those that are not None count. Raises: UserError."""
+    from engine import ConfigError
+    from server.config import load_config
+
+    given = {
+        section: {key: value for key, value in values.items() if value is not None}
+        for section, values in flags.items()
+    }
+    try:
+        return load_config(config, given)
+    except ConfigError as error:
+        raise UserError(str(error)) from error
+
+
+def _end_on_sigterm() -> None:
+    """Let SIGTERM end this process at once, until the server knows better.
+
+    Process 1 of a container ignores signals without a handler, and the imports take a while.
+    """
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
 
 
 def _unwind_on_sigterm() -> None:

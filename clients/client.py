@@ -104,14 +104,12 @@ class Client:
     def __init__(
         self,
         base_url: str,
-        api_key: str | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """base_url: as in http://127.0.0.1:8080, a final /v1 or not. Raises: ClientError."""
         self.base_url = base_url.rstrip("/").removesuffix("/v1")
         self._http = httpx.Client(
             base_url=self.base_url,
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             # A prompt may take minutes before the first byte, so a reply has no time limit.
             timeout=httpx.Timeout(None, connect=_CONNECT_S),
             # A proxy from the environment cannot reach this machine's own loopback.

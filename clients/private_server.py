@@ -46,7 +46,7 @@ def private_server(
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            env={**os.environ, "PYTHONPATH": str(_PACKAGES)},
+            env={**os.environ, "PYTHONPATH": _python_path()},
             preexec_fn=_die_with_parent,
         )
         try:
@@ -59,6 +59,11 @@ def private_server(
                 yield client
         finally:
             _stop(process)
+
+
+def _python_path() -> str:
+    """Our packages before whatever the user's own path names."""
+    return os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH")]))
 
 
 def _address(process: subprocess.Popen[bytes], out: IO[str], err: IO[str]) -> str:

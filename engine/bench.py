@@ -37,6 +37,7 @@ def run(
     n_decode: int,
     reps: int,
     answer_check: bool,
+    tokenizer_pre: str = "",
 ) -> dict[str, Any]:
     """Prefill n_prompt tokens and decode n_decode, reps times after a warm-up; speeds are medians.
 
@@ -46,7 +47,8 @@ def run(
     """
     start = time.perf_counter()
     n_ctx = max(n_prompt + n_decode + 8, 256 if answer_check else 0)
-    with Engine(EngineConfig(model_path, n_ctx=n_ctx, n_threads=n_threads)) as engine:
+    config = EngineConfig(model_path, n_ctx=n_ctx, n_threads=n_threads, tokenizer_pre=tokenizer_pre)
+    with Engine(config) as engine:
         load_s = time.perf_counter() - start
         if answer_check:
             _check_answer(engine)

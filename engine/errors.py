@@ -35,9 +35,13 @@ class GGUFError(EngineError):
 class UnsupportedModel(EngineError):
     """The file is sound but asks for something this engine does not have."""
 
-    def __init__(self, kind: str, name: str, supported: tuple[str, ...] = ()) -> None:
-        hint = f"; supported: {', '.join(supported)}" if supported else ""
-        super().__init__(f"unsupported {kind} '{name}'{hint}")
+    def __init__(
+        self, kind: str, name: str, supported: tuple[str, ...] = (), hint: str = ""
+    ) -> None:
+        message = f"unsupported {kind} '{name}'"
+        if supported:
+            message += f"; supported: {', '.join(supported)}"
+        super().__init__(f"{message}; {hint}" if hint else message)
         self.kind = kind
         self.name = name
         self.supported = supported

@@ -116,7 +116,12 @@ def _sources_hash() -> str:
 def _cache_root() -> Path:
     if folder := os.environ.get("RUSHLIGHT_CACHE_DIR"):
         return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rushlight"
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        return Path(folder) / "rushlight"
+    try:
+        return Path.home() / ".cache" / "rushlight"
+    except RuntimeError:  # no HOME, and a user that the system does not know
+        return _temporary_folder()
 
 
 def _drop_old_caches(root: Path, profile: str, n_keep: int = 3) -> None:
@@ -142,13 +147,19 @@ def _writable(cache: Path) -> Path | None:
     except OSError:
         pass
     try:
-        copy = Path(tempfile.mkdtemp(prefix="rushlight-"))
+        copy = _temporary_folder()
         if cache.exists():
             shutil.copytree(cache, copy, dirs_exist_ok=True)
     except OSError:
         return None
-    atexit.register(shutil.rmtree, copy, ignore_errors=True)
     return copy
+
+
+def _temporary_folder() -> Path:
+    """A new folder that is removed when the process ends. Not one of a known name: kernels run."""
+    folder = Path(tempfile.mkdtemp(prefix="rushlight-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _prepare() -> tuple[CpuProfile, Path | None]:

@@ -85,4 +85,5 @@ def choose_pre_tokenizer(name: str, substitute: str = "") -> PreTokenizer:
     try:
         return PRE_TOKENIZERS[name if name in PRE_TOKENIZERS else substitute]
     except KeyError:
-        raise UnsupportedModel("pre-tokenizer", name, tuple(PRE_TOKENIZERS)) from None
+        hint = "set engine.tokenizer_pre to use one of these instead"
+        raise UnsupportedModel("pre-tokenizer", name, tuple(PRE_TOKENIZERS), hint) from None

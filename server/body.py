@@ -27,8 +27,19 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 async def read_json_object(request: Request, limit: int) -> dict[str, Any]:
-    """The body as a dict. Raises: ApiError 400 or 413, ClientDisconnect."""
+    """The body as a dict. Raises: ApiError 400, 413 or 415, ClientDisconnect."""
+    _refuse_encoding(", ".join(request.headers.getlist("content-encoding")))
     return parse_json_object(await _read(request, limit))
+
+
+def _refuse_encoding(encoding: str) -> None:
+    if encoding.strip().lower() not in ("", "identity"):
+        raise ApiError(
+            415,
+            f"Content-Encoding: {encoding:.40} is not supported; send the body as it is",
+            code="unsupported_encoding",
+            headers={"Accept-Encoding": "identity"},
+        )
 
 
 async def _read(request: Request, limit: int) -> bytes:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 
-from engine import ContextLengthExceeded, SamplingParams
+from engine import ContextLengthExceeded, InvalidRequest, SamplingParams
 from server.body import read_json_object
 from server.errors import ApiError
 from server.middleware import RequestRecord
@@ -22,6 +22,7 @@ from server.requests import (
     ChatCompletionRequest,
     CompletionRequest,
     SamplingRequest,
+    name_as_sent,
     parse_request,
 )
 from server.schema import Usage
@@ -85,11 +86,16 @@ async def _read(
     services = Services.of(request)
     server = services.config.server
     body = await read_json_object(request, server.max_body_bytes)
-    asked, unknown = parse_request(kind, body)
+    # More could not all be submitted: the queue is their one way in.
+    max_prompts = max(1, services.loader.engine().config.max_waiting)
+    asked, unknown = parse_request(kind, body, max_prompts)
     if unknown and server.unknown_fields == "refuse":
         raise ApiError(400, f"unknown field: {unknown[0]}", param=unknown[0], code="unknown_field")
     headers = RequestRecord.of(request).ignore(unknown)
-    return asked, asked.sampling_params(services.defaults), headers
+    try:
+        return asked, asked.sampling_params(services.defaults), headers
+    except InvalidRequest as error:
+        raise name_as_sent(error, body) from None
 
 
 async def _answer(

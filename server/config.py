@@ -1,7 +1,8 @@
 """AppConfig: everything a user may set, from config.toml, the environment and flags.
 
 Flags win over RUSHLIGHT_SECTION__KEY variables, those over the file, the file over the defaults.
-Unknown names and bad values are refused by name. Nobody else reads the environment or the file.
+Unknown names and bad values are refused by name. Nobody else reads the file or these variables;
+how kernels are compiled and where they are kept, the environment tells engine/jit.py alone.
 """
 
 from __future__ import annotations
@@ -11,15 +12,21 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    SettingsError,
-    TomlConfigSettingsSource,
 )
 
 from engine import ConfigError, EngineConfig, InvalidRequest, SamplingParams
@@ -57,13 +64,15 @@ class EngineSection(Section):
     max_waiting: int = _engine["max_waiting"]
     tokenizer_pre: str = _engine["tokenizer_pre"]
 
-    @model_validator(mode="after")
-    def _in_range(self) -> EngineSection:
+    @field_validator("*")
+    @classmethod
+    def _in_range(cls, value: Any, info: ValidationInfo) -> Any:
+        """Key by key, so that an error is told with the place where that key was set."""
         try:
-            self.to_engine_config()
+            EngineConfig(**{"model_path": "", str(info.field_name): value})
         except ConfigError as error:
             raise ValueError(str(error)) from None
-        return self
+        return value
 
     def to_engine_config(self) -> EngineConfig:
         """What the engine is made with. Raises: ConfigError."""
@@ -93,13 +102,15 @@ class SamplingSection(Section):
     presence_penalty: float = _sampling["presence_penalty"]
     frequency_penalty: float = _sampling["frequency_penalty"]
 
-    @model_validator(mode="after")
-    def _in_range(self) -> SamplingSection:
-        try:
-            self.to_sampling_params()
-        except InvalidRequest as error:
-            raise ValueError(str(error)) from None
-        return self
+    @field_validator("*")
+    @classmethod
+    def _in_range(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.field_name != "max_tokens":  # its 0 is not the engine's
+            try:
+                SamplingParams(**{str(info.field_name): value})
+            except InvalidRequest as error:
+                raise ValueError(str(error)) from None
+        return value
 
     def to_sampling_params(self) -> SamplingParams:
         """The defaults of every request. Raises: InvalidRequest."""
@@ -127,6 +138,7 @@ class AppConfig(BaseSettings):
     server: ServerSection = ServerSection()
     sampling: SamplingSection = SamplingSection()
     log: LogSection = LogSection()
+    from_file: ClassVar[dict[str, Any]] = {}
 
     @classmethod
     def settings_customise_sources(
@@ -137,7 +149,7 @@ class AppConfig(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+        return init_settings, env_settings, InitSettingsSource(settings_cls, cls.from_file)
 
 
 Overrides = Mapping[str, Mapping[str, Any]]  # section -> key -> value, from flags
@@ -145,62 +157,83 @@ Overrides = Mapping[str, Mapping[str, Any]]  # section -> key -> value, from fla
 
 def load_config(path: Path | None = None, overrides: Overrides | None = None) -> AppConfig:
     """The settings in force. `path` None: ./config.toml if there is one. Raises: ConfigError."""
-    file = path or DEFAULT_FILE
-    if path and not path.is_file():
-        raise ConfigError(f"{path}: there is no such file")
     _refuse_unknown_variables()
 
-    class FromFile(AppConfig):
-        model_config = SettingsConfigDict(toml_file=file)
+    class Settings(AppConfig):
+        from_file = _read_file(path)
 
     try:
-        return FromFile(**dict(overrides or {}))  # type: ignore[arg-type]
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file}: {error}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: it is not UTF-8 (at byte {error.start})") from None
-    except SettingsError as error:
-        raise ConfigError(f"environment: {error}") from None
+        return Settings(**dict(overrides or {}))  # type: ignore[arg-type]
     except ValidationError as error:
-        raise ConfigError(_problems(error, file, overrides or {})) from None
+        raise ConfigError(_problems(error, path, overrides or {})) from None
+
+
+def _read_file(path: Path | None) -> dict[str, Any]:
+    """What the file holds, whatever kind of file it is. Raises: ConfigError."""
+    file = path or DEFAULT_FILE
+    try:
+        return tomllib.loads(file.read_bytes().decode())
+    except FileNotFoundError:
+        if path is None:
+            return {}
+        raise ConfigError(f"{file}: there is no such file") from None
+    except OSError as error:
+        raise ConfigError(f"{file}: it cannot be read: {error.strerror}{_hint(path)}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: it is not UTF-8 (at byte {error.start}){_hint(path)}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: {error}{_hint(path)}") from None
+
+
+def _hint(path: Path | None) -> str:
+    """For a file that nobody asked for: it may be another program's."""
+    return "" if path else f" (if this {DEFAULT_FILE} is not Rushlight's, use --config FILE)"
 
 
 def _refuse_unknown_variables() -> None:
-    """pydantic-settings sees to unknown keys, but not to a section that does not exist.
+    """By name: pydantic-settings would pass over an unknown section and take JSON for a known one.
 
-    Variables without a double underscore belong to others: RUSHLIGHT_CPU_PROFILE is the engine's.
+    Other variables without a double underscore are not ours: RUSHLIGHT_CPU_PROFILE is the engine's.
     """
-    for name in os.environ:
-        section, separator, _ = name.upper().removeprefix(ENV_PREFIX).partition("__")
-        if not name.upper().startswith(ENV_PREFIX) or not separator:
+    for name, value in os.environ.items():
+        if not name.upper().startswith(ENV_PREFIX):
             continue
-        if section.lower() not in AppConfig.model_fields:
-            known = ", ".join(AppConfig.model_fields)
-            raise ConfigError(f"{name}: there is no section '{section.lower()}'; there are {known}")
+        section, separator, key = name.lower()[len(ENV_PREFIX) :].partition("__")
+        if section in AppConfig.model_fields:
+            known = type(AppConfig.model_fields[section].default).model_fields
+            if separator and key not in known:
+                raise ConfigError(f"{name}: {section}.{key}: there is no such setting")
+            if not separator and value:
+                settings = ", ".join(f"{name}__{key}".upper() for key in known)
+                raise ConfigError(f"{name}: it is a section; its settings are {settings}")
+        elif separator:
+            sections = ", ".join(AppConfig.model_fields)
+            raise ConfigError(f"{name}: there is no section '{section}'; there are {sections}")
 
 
-def _problems(error: ValidationError, file: Path, overrides: Overrides) -> str:
-    return "; ".join(
-        f"{_source(problem['loc'], file, overrides)}{'.'.join(map(str, problem['loc']))}: "
-        f"{_text(problem)}"
-        for problem in error.errors(include_url=False)
+def _problems(error: ValidationError, path: Path | None, overrides: Overrides) -> str:
+    problems = error.errors(include_url=False)
+    sources = [_source(problem["loc"], overrides) for problem in problems]
+    told = "; ".join(
+        f"{source or path or DEFAULT_FILE}: {'.'.join(map(str, problem['loc']))}: {_text(problem)}"
+        for source, problem in zip(sources, problems, strict=True)
     )
+    return told if all(sources) else told + _hint(path)
 
 
-def _source(loc: tuple[int | str, ...], file: Path, overrides: Overrides) -> str:
-    """Where a bad setting was set: the highest of the three places that names it."""
-    if len(loc) != 2:
-        return "" if loc[0] in AppConfig.model_fields else f"{file}: "
-    section, key = map(str, loc)
+def _source(loc: tuple[int | str, ...], overrides: Overrides) -> str:
+    """Where a bad setting was set: the higher of the two places over the file, "" if neither."""
+    section, key = map(str, (*loc, "")[:2])
     if key in overrides.get(section, {}):
-        return "command line: "
+        return "command line"
     variable = f"{ENV_PREFIX}{section}__{key}".upper()
-    return next((f"{name}: " for name in os.environ if name.upper() == variable), f"{file}: ")
+    return next((n for n, value in os.environ.items() if value and n.upper() == variable), "")
 
 
 def _text(problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
         return "there is no such setting"
-    said: str = problem["msg"].removeprefix("Value error, ")
-    value = problem["input"]
-    return said if isinstance(value, dict) else f"{said} (it is {value!r:.60})"
+    said: str = problem["msg"]
+    if problem["type"] == "value_error":  # ours, and names the value itself
+        return said.removeprefix("Value error, ")
+    return f"{said} (it is {problem['input']!r:.60})"

@@ -9,7 +9,7 @@ import contextlib
 import json
 import logging
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from engine import EngineError, LoadProgress
 
@@ -22,11 +22,22 @@ log = logging.getLogger("rushlight.server")
 def set_up_logging(level: str) -> None:
     """level: as in [log]. The libraries' own lines show only from warnings on, or with debug."""
     logging.basicConfig(
-        stream=sys.stdout, level=level.upper(), format="%(asctime)s %(levelname)s %(message)s"
+        handlers=[LogHandler(sys.stdout)],
+        level=level.upper(),
+        format="%(asctime)s %(levelname)s %(message)s",
     )
     if level != "debug":
         for library in ("uvicorn", "asyncio"):
             logging.getLogger(library).setLevel(logging.WARNING)
+
+
+class LogHandler(logging.StreamHandler[TextIO]):
+    """Lines that nobody can read any more are dropped: each would put a traceback on stderr."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Called while the error of writing `record` is handled."""
+        if not (isinstance(sys.exception(), BrokenPipeError) or self.stream.closed):
+            super().handleError(record)
 
 
 def say(text: str) -> None:
@@ -37,7 +48,10 @@ def say(text: str) -> None:
 
 def say_ready(engine: Engine, url: str) -> None:
     """The model is there; a command to try it, which works as pasted."""
-    question = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
+    question = {
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "temperature": 0,
+    }
     say(f"{engine.model.name} is ready, {engine.model.n_ctx} tokens of context. Try:")
     with contextlib.suppress(BrokenPipeError):
         print(

@@ -67,6 +67,7 @@ INACTIVE: dict[str, tuple[Any, ...]] = {
     "add_special_tokens": (),
     "allowed_token_ids": ([],),
     "bad_words": ([],),
+    "cache_salt": (),
     "chat_template": (),
     "documents": ([],),
     "guided_choice": (),
@@ -117,9 +118,7 @@ WITHOUT_EFFECT = frozenset(
         "parse_tool_calls",
         "reasoning_budget_message",
         "xtc_threshold",
-        "cache_salt",
         "request_id",
-        "keep_alive",
         "num_draft_tokens",
     }
 )

@@ -13,6 +13,7 @@ from server.services import Services
 router = APIRouter()
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health", responses={503: {"model": Health}}, response_model=Health)
 async def health(request: Request) -> Response:
     """200 when requests can be answered; 503 and how far loading is until then, 503 and why when
@@ -34,18 +35,21 @@ async def health(request: Request) -> Response:
     return _json(Health(status="ok"))
 
 
+@router.head("/metrics", include_in_schema=False)
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Counters and gauges in Prometheus' text format, while the model loads too."""
     return Response(Services.of(request).metrics.text(), media_type=CONTENT_TYPE)
 
 
+@router.head("/v1/models", include_in_schema=False)
 @router.get("/v1/models", response_model=ModelList)
 async def models(request: Request) -> Response:
     """The one model that is served, as a list."""
     return _json(ModelList(object="list", data=[_served(request)]))
 
 
+@router.head("/v1/models/{model_id:path}", include_in_schema=False)
 @router.get("/v1/models/{model_id:path}", response_model=Model)
 async def model(request: Request, model_id: str) -> Response:
     """The model that is served, by its name."""

@@ -21,7 +21,6 @@ from engine import (
     Finished,
     FinishReason,
     Generation,
-    InvalidRequest,
     Phase,
     Progress,
     SamplingParams,
@@ -46,11 +45,6 @@ class Reply:
         metrics: Metrics,
     ) -> None:
         """Submit every prompt, given as token ids. Raises: what `Engine.submit` raises."""
-        if len(prompts) > (most := max(1, engine.config.max_waiting)):
-            raise InvalidRequest(
-                f"{len(prompts)} prompts in one request; at most {most} (engine.max_waiting)",
-                "prompt",
-            )
         self.n_choices = len(prompts)
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()

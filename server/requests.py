@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AliasChoices, BeforeValidator, Field, ValidationError
+from pydantic import (
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+)
 
-from engine import SamplingParams
+from engine import InvalidRequest, SamplingParams
 from server.errors import ApiError
 from server.known_fields import unknown_fields
 from server.messages import Message, RequestObject
@@ -56,9 +63,17 @@ def _token_biases(value: Any) -> Any:
     return {int(key): bias for key, bias in value.items()}
 
 
-def _prompts(value: Any) -> list[str | list[int]]:
-    """One prompt or a list of them, each a string or token ids: always a list of prompts."""
+def _prompts(value: Any, info: ValidationInfo) -> list[str | list[int]]:
+    """One prompt or a list of them, each a string or token ids: always a list of prompts.
+
+    Counted before anything looks into them: a body has room for a million.
+    """
     prompts = value if isinstance(value, list) and not _is_ids(value) else [value]
+    assert info.context, "parse_request gives one"
+    if len(prompts) > (most := info.context["max_prompts"]):
+        raise ValueError(
+            f"{len(prompts)} prompts in one request; at most {most} (engine.max_waiting)"
+        )
     if not prompts or not all(isinstance(p, str) or (p and _is_ids(p)) for p in prompts):
         raise ValueError(
             "must be a string, a list of strings, a list of token ids or a list of such lists, "
@@ -68,7 +83,7 @@ def _prompts(value: Any) -> list[str | list[int]]:
 
 
 def _is_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
+    return isinstance(value, list) and set(map(type, value)) == {int}  # fast: they may be millions
 
 
 class StreamOptions(RequestObject):
@@ -78,6 +93,8 @@ class StreamOptions(RequestObject):
 
 class SamplingRequest(RequestObject):
     """What both bodies share. None = absent: config.toml decides."""
+
+    elsewhere: ClassVar[dict[str, str]] = {}  # fields of another route -> that route
 
     model: str | None = None  # any name is accepted; replies carry the name of what is served
     stream: bool = False
@@ -132,6 +149,8 @@ _READ: dict[str, Any] = {
 class ChatCompletionRequest(SamplingRequest):
     """Body of POST /v1/chat/completions."""
 
+    elsewhere: ClassVar[dict[str, str]] = {"prompt": "/v1/completions"}
+
     messages: list[Message] = Field(min_length=1)
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
@@ -140,9 +159,11 @@ class ChatCompletionRequest(SamplingRequest):
 class CompletionRequest(SamplingRequest):
     """Body of POST /v1/completions."""
 
+    elsewhere: ClassVar[dict[str, str]] = {"messages": "/v1/chat/completions"}
+
     prompt: Annotated[
         list[str | list[int]],
-        BeforeValidator(
+        PlainValidator(
             _prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]
         ),
     ]
@@ -156,15 +177,38 @@ class CompletionRequest(SamplingRequest):
 AnyRequest = TypeVar("AnyRequest", bound=SamplingRequest)
 
 
-def parse_request(kind: type[AnyRequest], body: dict[str, Any]) -> tuple[AnyRequest, list[str]]:
+def parse_request(
+    kind: type[AnyRequest], body: dict[str, Any], max_prompts: int
+) -> tuple[AnyRequest, list[str]]:
     """The body as a `kind`, and the names of the fields that nobody knows. Raises: ApiError 400."""
     given = {name: value for name, value in body.items() if value is not None}
+    _refuse_misplaced(kind, given)
     _refuse_disagreeing_aliases(given)
     try:
-        request = kind.model_validate(given)
+        request = kind.model_validate(given, context={"max_prompts": max_prompts})
     except ValidationError as error:
         raise _refusal(error) from None
     return request, _unknown(request)
+
+
+def name_as_sent(error: InvalidRequest, body: dict[str, Any]) -> InvalidRequest:
+    """`error` about a field, told by the name that `body` has for it."""
+    aliases = ALIASES.get(error.param or "", ())
+    for name in aliases:
+        if body.get(name) is not None:
+            return InvalidRequest(str(error).replace(aliases[0], name, 1), name)
+    return error
+
+
+def _refuse_misplaced(kind: type[SamplingRequest], given: dict[str, Any]) -> None:
+    for name, route in kind.elsewhere.items():
+        if name in given:
+            raise ApiError(
+                400,
+                f"{name} belongs to {route}, not to this route",
+                param=name,
+                code="unsupported_parameter",
+            )
 
 
 def _refuse_disagreeing_aliases(given: dict[str, Any]) -> None:
@@ -178,20 +222,7 @@ def _unknown(request: SamplingRequest) -> list[str]:
     """Paths of the keys that nobody knows. Raises: ApiError for one that we cannot obey."""
     aliases = {name for names in ALIASES.values() for name in names}
     extra = {k: v for k, v in (request.model_extra or {}).items() if k not in aliases}
-    nested = (path for path in _extra_paths(request, "") if path not in (request.model_extra or {}))
-    return [*unknown_fields(extra), *dict.fromkeys(nested)]
-
-
-def _extra_paths(model: RequestObject, prefix: str) -> Iterator[str]:
-    yield from (prefix + name for name in model.model_extra or {})
-    for name in type(model).model_fields:
-        value = getattr(model, name)
-        if isinstance(value, RequestObject):
-            yield from _extra_paths(value, f"{prefix}{name}.")
-        elif isinstance(value, list):
-            for item in value:
-                if isinstance(item, RequestObject):
-                    yield from _extra_paths(item, f"{prefix}{name}[].")
+    return [*unknown_fields(extra), *dict.fromkeys(request.unknown_keys_inside())]
 
 
 def _refusal(error: ValidationError) -> ApiError:

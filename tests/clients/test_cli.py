@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,36 @@ def test_help_lists_the_commands() -> None:
         assert re.search(rf"^\W*{command} ", shown.stdout, re.MULTILINE), command
 
 
+def test_a_checkout_that_is_not_installed_has_no_version_to_show(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    assert call(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == "rushlight unknown\n"
+
+
+def test_an_output_that_is_not_utf_8_shows_what_it_can() -> None:
+    code = "import os, sys; sys.argv[1:] = ['fetch']; from clients import cli, fetch_model\n"
+    code += "fetch_model.fetch_model = lambda *_: 'caf\\u00e9 \\u4e16'\ncli.main()"
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        timeout=60,
+    )
+    assert (shown.returncode, shown.stdout) == (0, b"caf\xe9 ?\n")
+
+
+def test_sigterm_while_serve_still_imports_is_a_clean_end() -> None:
+    code = "import os, signal, sys; sys.argv[1:] = ['serve', 'm.gguf']; from clients import cli\n"
+    code += "cli.app = lambda **_: os.kill(os.getpid(), signal.SIGTERM) or sys.exit(9)\ncli.main()"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0
+
+
 def test_chat_without_a_server_is_one_line() -> None:
     shown = run("chat", "--url", "http://127.0.0.1:9")
     assert (shown.returncode, shown.stdout.strip()) == (1, "")
@@ -130,7 +161,7 @@ def test_prompt_tells_in_one_line_what_its_server_failed_on(tmp_path: Path) -> N
 
 
 def report_of(*arguments: Any) -> dict[str, Any]:
-    model, n_threads, n_prompt, n_decode, reps, answer_check, _ = arguments
+    model, n_threads, n_prompt, n_decode, reps, answer_check, _, _ = arguments
     return {
         "engine": "rushlight",
         "model": str(model),
@@ -156,8 +187,27 @@ def test_bench_ends_with_one_json_line(
     arguments = ["--threads", "2", "--prompt", "64", "--decode", "16", "--reps", "5"]
     assert call(monkeypatch, "bench", "m.gguf", *arguments, "--no-answer-check", *flags) == 0
     shown = capsys.readouterr()
-    assert json.loads(shown.out) == report_of(Path("m.gguf"), 2, 64, 16, 5, False, None)
+    assert json.loads(shown.out) == report_of(Path("m.gguf"), 2, 64, 16, 5, False, "", None)
     assert ("decode reads" in shown.err) == (not flags)
+
+
+def test_bench_takes_its_settings_from_where_serve_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def measure(*arguments: Any) -> dict[str, Any]:
+        seen.append((arguments[1], arguments[6]))
+        return report_of(*arguments)
+
+    monkeypatch.setattr(bench, "bench", measure)
+    monkeypatch.setenv("RUSHLIGHT_ENGINE__TOKENIZER_PRE", "qwen2")
+    settings = tmp_path / "my.toml"
+    settings.write_text("[engine]\nn_threads = 3\ntokenizer_pre = 'gpt-2'\n")
+    arguments = ["bench", "m.gguf", "--config", str(settings)]
+    assert call(monkeypatch, *arguments) == 0
+    assert call(monkeypatch, *arguments, "--threads", "1") == 0
+    assert seen == [(3, "qwen2"), (1, "qwen2")]
 
 
 def test_bench_stops_on_a_wrong_answer(

@@ -21,6 +21,7 @@ SERVING = """
 import http.server, json, os, pathlib, sys
 pathlib.Path("pid").write_text(str(os.getpid()))
 pathlib.Path("argv").write_text(" ".join(sys.argv[1:]))
+pathlib.Path("path").write_text(os.environ["PYTHONPATH"])
 answers = [(503, {"status": "loading", "stage": "compiling", "done": 1, "total": 2}),
            (200, {"status": "ok"})]
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -80,6 +81,15 @@ def test_the_client_comes_when_the_server_is_ready_and_the_server_ends_with_it()
     assert has_ended(pid)
     assert seen == ["compiling 1/2"]
     assert Path("argv").read_text() == "serve m.gguf --threads 1 --host 127.0.0.1 --port 0"
+
+
+def test_the_users_own_path_still_counts_after_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/of/the/user")
+    stand_in(SERVING)
+    with private_server([], ignore):
+        assert Path("path").read_text() == f"{tmp_path}{os.pathsep}/of/the/user"
 
 
 def test_what_the_server_failed_on_is_told_in_its_words() -> None:

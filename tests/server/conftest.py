@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -50,12 +49,6 @@ def start(
         assert not thread.is_alive(), "the server does not stop"
 
     return Running(socket.getsockname()[1], loader, loaded), stop
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _clean_environment() -> None:
-    for name in [name for name in os.environ if name.upper().startswith("RUSHLIGHT_")]:
-        del os.environ[name]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 from typing import Any
@@ -151,6 +152,17 @@ def test_unread_body_is_never_a_request(raw: RawConnection, path: str) -> None:
     raw.post(path, smuggled)
     assert raw.reply().status == (404 if path.startswith("/nothing") else 405)
     raw.post(CHAT, HELLO)
+    assert raw.reply().status == 200
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "identity, gzip"])
+def test_compressed_bodies_are_refused(raw: RawConnection, encoding: str) -> None:
+    raw.post(CHAT, gzip.compress(BODY), f"Content-Encoding: {encoding}")
+    reply = raw.reply()
+    assert reply.status == 415
+    assert f"Content-Encoding: {encoding}" in reply.json()["error"]["message"]
+    assert reply.headers["accept-encoding"] == "identity"
+    raw.post(CHAT, HELLO, "Content-Encoding: Identity")  # the same connection serves on
     assert raw.reply().status == 200
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import threading
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -78,12 +80,12 @@ def test_the_file_in_the_working_directory_is_read(tmp_path: Path) -> None:
         ("[server]\nport = 'x'", "my.toml: server.port: .*integer"),
         ("[server]\nhost = 5", "my.toml: server.host: .*string"),
         ("[server]\nunknown_fields = 'maybe'", "'ignore' or 'refuse' .it is 'maybe'."),
-        ("[engine]\nn_ctx = -4", "engine: n_ctx = -4 is outside"),
+        ("[engine]\nn_ctx = -4", "my.toml: engine.n_ctx: n_ctx = -4 is outside"),
         ("[sampling]\ntemperature = nan", "sampling.temperature: .*finite"),
-        ("[sampling]\ntop_p = 1.5", "sampling: top_p must be from 0 to 1, not 1.5"),
+        ("[sampling]\ntop_p = 1.5", "my.toml: sampling.top_p: top_p must be from 0 to 1, not 1.5$"),
         ("[log]\nlevel = 'loud'", "log.level: "),
         ("[server]\nport = \n", "my.toml: .*line 2"),
-        ("server = 1", "server: .*it is 1"),
+        ("server = 1", "my.toml: server: .*it is 1"),
     ],
 )
 def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
@@ -100,15 +102,23 @@ def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
         ("RUSHLIGHT_SERVER__PORT", "x", "RUSHLIGHT_SERVER__PORT: server.port: .*integer"),
         ("RUSHLIGHT_SERVER__PROT", "1", "RUSHLIGHT_SERVER__PROT: server.prot: there is no such"),
         ("RUSHLIGHT_SERVR__PORT", "1", "RUSHLIGHT_SERVR__PORT: there is no section 'servr'"),
-        ("RUSHLIGHT_SERVER", "x", "environment: .*server"),
+        (
+            "RUSHLIGHT_SERVER__HOST__X",
+            "1",
+            "RUSHLIGHT_SERVER__HOST__X: server.host__x: there",
+        ),
+        ("RUSHLIGHT_ENGINE__N_CTX", "-4", "RUSHLIGHT_ENGINE__N_CTX: engine.n_ctx: n_ctx = -4 is"),
+        ("RUSHLIGHT_LOG", "debug", "RUSHLIGHT_LOG: it is a section; .* RUSHLIGHT_LOG__LEVEL"),
+        ("RUSHLIGHT_SERVER", '{"port": 1}', "RUSHLIGHT_SERVER: it is a section"),
     ],
 )
 def test_bad_variables(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
 ) -> None:
     monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as refused:
         load_config()
+    assert "config.toml" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +139,10 @@ def test_variables_that_are_no_settings(
 def test_bad_flags(tmp_path: Path) -> None:
     bad: list[tuple[dict[str, dict[str, Any]], str]] = [
         ({"server": {"port": -1}}, "command line: server.port"),
-        ({"engine": {"n_threads": 5000}}, "engine: n_threads = 5000 is outside"),
+        (
+            {"engine": {"n_threads": 5000}},
+            "command line: engine.n_threads: n_threads = 5000 is",
+        ),
     ]
     for overrides, message in bad:
         with pytest.raises(ConfigError, match=message):
@@ -141,8 +154,42 @@ def test_bad_flags(tmp_path: Path) -> None:
 def test_several_problems_are_told_at_once(tmp_path: Path) -> None:
     file = tmp_path / "my.toml"
     file.write_text("[server]\nport = -1\n[sampling]\ntop_p = 2\n")
-    with pytest.raises(ConfigError, match=r"server\.port.*; sampling: top_p"):
+    with pytest.raises(ConfigError, match=r"server\.port.*; .*sampling\.top_p: top_p"):
         load_config(file)
+
+
+@pytest.mark.parametrize(
+    "text", ["[tool]\nx = 1\n[lint]\ny = 2", "[server]\nroot = '/srv'", "server = 1", "{", "é"]
+)
+def test_the_config_file_of_another_program(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.toml").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"^config\.toml: .*use --config FILE\)$"):
+        load_config()
+    with pytest.raises(ConfigError) as refused:
+        load_config(tmp_path / "config.toml")
+    assert "--config" not in str(refused.value)
+    assert load_config(Path("/dev/null")).server.port == 8080
+
+
+def test_a_pipe_is_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("[server]\nport = 1001\n",))
+    writer.start()
+    assert load_config(pipe).server.port == 1001
+    writer.join()
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"it cannot be read: Is a directory$"):
+        load_config(tmp_path)
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)  # root may read everything
+    with pytest.raises(ConfigError, match=r"^config\.toml: .* read: Permission denied \("):
+        load_config()
 
 
 def test_nothing_can_be_changed_later() -> None:

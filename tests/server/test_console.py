@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
 from engine import EngineError, GGUFError, LoadProgress
-from server.console import LoadingLines, fail, load_failure
+from server.console import LoadingLines, LogHandler, fail, load_failure
 
 STEPS = [
     LoadProgress("opening model", 0, 1),
@@ -58,3 +60,22 @@ def test_failures(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureF
     assert not caplog.records  # a traceback shows with log.level = "debug" only
     assert fail("reason") == 1
     assert capsys.readouterr().err == "rushlight: error: reason\n"
+
+
+RECORD = logging.LogRecord("x", logging.INFO, __file__, 1, "a request", None, None)
+
+
+def test_log_lines_that_nobody_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    broken = io.TextIOWrapper(os.fdopen(writer, "wb", buffering=0), write_through=True)
+    LogHandler(broken).handle(RECORD)  # BrokenPipeError inside
+    broken.close()
+    LogHandler(broken).handle(RECORD)  # ValueError inside
+    assert capsys.readouterr().err == ""
+
+
+def test_a_broken_log_call_still_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = logging.LogRecord("x", logging.INFO, __file__, 1, "%d", ("no number",), None)
+    LogHandler(io.StringIO()).handle(wrong)
+    assert "TypeError" in capsys.readouterr().err

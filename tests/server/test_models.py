@@ -78,6 +78,14 @@ def test_models(http: httpx.Client) -> None:
     assert http.get("/v1/models/fake-1b").json() == model
 
 
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models", "/v1/models/fake-1b"])
+def test_head_is_get_without_a_body(http: httpx.Client, path: str) -> None:
+    head, get = http.head(path), http.get(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-type"] == get.headers["content-type"]
+    assert http.head("/v1/models/other").status_code == 404
+
+
 @pytest.mark.parametrize("name", ["gpt-4o", "org/name", "fake-1b/"])
 def test_other_models_are_not_found(http: httpx.Client, name: str) -> None:
     reply = http.get(f"/v1/models/{name}")

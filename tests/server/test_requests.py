@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import httpx
 import pytest
 
 from engine import SamplingParams
+from server.errors import ApiError
 from server.known_fields import INACTIVE, WITHOUT_EFFECT
-from server.requests import ChatCompletionRequest, CompletionRequest
+from server.requests import ChatCompletionRequest, CompletionRequest, parse_request
 from tests.fake_engine import N_VOCAB, FakeEngine, Script
 from tests.server.conftest import Running
 
@@ -30,6 +32,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": -2}, "max_tokens"),
     ({"max_completion_tokens": "5"}, "max_completion_tokens"),
     ({"max_tokens": 1, "max_completion_tokens": 2}, "max_completion_tokens"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    ({"n_predict": -5}, "n_predict"),
+    ({"max_tokens": None, "n_predict": 0}, "n_predict"),
+    ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"repetition_context_size": -2}, "repetition_context_size"),
     ({"temperature": "hot"}, "temperature"),
     ({"temperature": -0.1}, "temperature"),
     ({"temperature": True}, "temperature"),
@@ -63,6 +70,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"ignore_eos": 1}, "ignore_eos"),
     ({"model": 5}, "model"),
     ({"chat_template_kwargs": []}, "chat_template_kwargs"),
+    ({"prompt": "x"}, "prompt"),
     ({"messages": "hi"}, "messages"),
     ({"messages": []}, "messages"),
     ({"messages": None}, "messages"),
@@ -137,6 +145,7 @@ ACTIVE: list[dict[str, Any]] = [
     {"cache_prompt": False},
     {"reasoning_effort": "low"},
     {"min_tokens": 3},
+    {"cache_salt": "x"},
 ]
 
 
@@ -146,7 +155,8 @@ def test_known_but_unsupported_is_refused(
     http: httpx.Client, path: str, sent: dict[str, Any]
 ) -> None:
     [name] = sent
-    reply = http.post(path, json={**HELLO, "prompt": "x", **sent})
+    asked = HELLO if path == CHAT else {"prompt": "x"}
+    reply = http.post(path, json={**asked, **sent})
     assert reply.status_code == 400
     error = reply.json()["error"]
     assert (error["param"], error["code"]) == (name, "unsupported_parameter")
@@ -186,6 +196,71 @@ def test_unknown_fields_are_ignored_and_named(http: httpx.Client) -> None:
         assert reply.status_code == 200
         named = reply.headers["x-rushlight-ignored"]
         assert named == "xyz, stream_options.colour, messages[].id"
+
+
+def test_the_field_of_the_other_route_is_named(http: httpx.Client) -> None:
+    for path, body, name, other in (
+        (CHAT, {"prompt": "x"}, "prompt", "/v1/completions"),
+        ("/v1/completions", HELLO, "messages", CHAT),
+        ("/v1/completions", {**HELLO, "prompt": "x"}, "messages", CHAT),
+    ):
+        reply = http.post(path, json=body)
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
+        assert reply.json()["error"]["message"].startswith(f"{name} belongs to {other}")
+
+
+FUNCTION = {"name": "f", "arguments": "{}"}
+CALL = {"id": "c1", "type": "function", "index": 0, "function": FUNCTION}
+REPLAYED: list[dict[str, Any]] = [
+    {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}] * 2},
+    {"role": "assistant", "content": [{"type": "refusal", "refusal": "no", "text": "x"}]},
+    {"role": "assistant", "tool_calls": [{**CALL, "custom": 1}]},
+    {"role": "assistant", "tool_calls": [{**CALL, "function": {**FUNCTION, "strict": 1}}]},
+]
+
+
+def test_unknown_keys_inside_messages_are_named(http: httpx.Client, serve: Any) -> None:
+    reply = http.post(CHAT, json={"messages": REPLAYED})
+    assert reply.status_code == 200, reply.text
+    names = [
+        "messages[].content[].cache_control",
+        "messages[].content[].text",
+        "messages[].tool_calls[].custom",
+        "messages[].tool_calls[].function.strict",
+    ]
+    assert reply.headers["x-rushlight-ignored"].split(", ") == names
+    running: Running = serve(FakeEngine(Script()), server={"unknown_fields": "refuse"})
+    for message, name in zip(REPLAYED, names, strict=True):
+        reply = httpx.post(f"{running.url}{CHAT}", json={"messages": [message]})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
+
+
+def test_nulls_inside_messages_are_absent(http: httpx.Client) -> None:
+    """As the openai client's model_dump() has them."""
+    replayed = {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "x", "annotations": None}],
+        "tool_calls": [{**CALL, "custom": None}],
+        "annotations": None,
+    }
+    body = {"messages": [*HELLO["messages"], replayed], "stream_options": {"colour": None}}
+    reply = http.post(CHAT, json=body)
+    assert reply.status_code == 200, reply.text
+    assert "x-rushlight-ignored" not in reply.headers
+
+
+@pytest.mark.parametrize("prompt", ["x", [1]])
+def test_a_million_prompts_are_counted_only(prompt: Any) -> None:
+    began = time.perf_counter()
+    with pytest.raises(ApiError, match="1000000 prompts in one request; at most 32") as refused:
+        parse_request(CompletionRequest, {"prompt": [prompt] * 1_000_000}, 32)
+    assert refused.value.param == "prompt"
+    assert time.perf_counter() - began < 0.5  # 2.6 s when each was looked at
+
+
+def test_keep_alive_is_named(http: httpx.Client) -> None:
+    reply = http.post(CHAT, json={**HELLO, "keep_alive": "5m"})
+    assert reply.headers["x-rushlight-ignored"] == "keep_alive"
 
 
 def test_unknown_names_cannot_break_the_header(http: httpx.Client) -> None:

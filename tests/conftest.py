@@ -1,0 +1,16 @@
+"""What the user's environment says to our programs it does not say to tests and their children."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _clean_environment() -> None:
+    """No proxies (all servers here are on loopback), and the defaults of every setting."""
+    for name in list(os.environ):
+        is_setting = name.upper().startswith("RUSHLIGHT_") and "__" in name
+        if is_setting or name.upper().endswith("_PROXY"):
+            del os.environ[name]

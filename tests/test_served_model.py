@@ -1,0 +1,118 @@
+"""A real model behind the real server, asked through every client that a user may have."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from clients.sse import ServerEvent, SSEDecoder
+
+ROOT = Path(__file__).resolve().parents[1]
+MODEL = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
+QUESTION: Any = {"role": "user", "content": "What is the capital of France?"}
+
+pytestmark = [
+    pytest.mark.model,
+    pytest.mark.skipif(not MODEL.exists(), reason="needs the demo model: `rushlight fetch`"),
+]
+
+
+def ask(*messages: Any, **more: Any) -> dict[str, Any]:
+    return {
+        "model": MODEL.stem,
+        "messages": list(messages),
+        "temperature": 0,
+        "max_tokens": 32,
+        **more,
+    }
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """Where `rushlight serve` serves the demo model; it must end well when told to."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "clients", "serve", str(MODEL), "--port", "0"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout
+            output = ""
+            for line in process.stdout:
+                output += line
+                if line.startswith("curl "):
+                    break
+            found = re.search(r"listening on (http://\S+?),", output)
+            assert found, output
+            yield found[1]
+        finally:
+            process.terminate()
+            process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def official(url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_httpx(url: str) -> None:
+    reply = httpx.post(f"{url}/v1/chat/completions", json=ask(QUESTION), timeout=120)
+    assert reply.status_code == 200
+    assert "Paris" in reply.json()["choices"][0]["message"]["content"]
+
+
+def test_httpx_streaming(url: str) -> None:
+    asked = ask(QUESTION, stream=True)
+    decoder = SSEDecoder()
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=asked, timeout=120) as reply:
+        assert reply.status_code == 200
+        events = [event for chunk in reply.iter_bytes() for event in decoder.feed(chunk)]
+    data = [event.data for event in events if isinstance(event, ServerEvent)]
+    assert data[-1] == "[DONE]"
+    assert "Paris" in "".join(
+        choice["delta"].get("content") or ""
+        for line in data[:-1]
+        for choice in json.loads(line)["choices"]
+    )
+
+
+def test_the_official_client(official: openai.OpenAI) -> None:
+    reply = official.chat.completions.create(**ask(QUESTION))
+    assert "Paris" in reply.choices[0].message.content
+
+
+def test_the_official_client_streaming(official: openai.OpenAI) -> None:
+    chunks = list(official.chat.completions.create(**ask(QUESTION, stream=True)))
+    assert "Paris" in "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+
+def test_a_second_turn_finds_the_first_in_the_cache(official: openai.OpenAI) -> None:
+    first = official.chat.completions.create(**ask(QUESTION))
+    said = {"role": "assistant", "content": first.choices[0].message.content}
+    then = {"role": "user", "content": "And of Italy?"}
+    second = official.chat.completions.create(**ask(QUESTION, said, then))
+    assert second.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens
+
+
+def test_prompt_needs_no_server() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "clients", "prompt", str(MODEL), QUESTION["content"]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "Paris" in shown.stdout
