@@ -54,8 +54,8 @@ class ByteLevelBPE:
         """
         if self._missing:
             self._refuse_missing(text, self._missing)
-        # As a batch of one: that way the library lets go of Python's lock, and a prompt of megabytes
-        # holds up neither the other requests nor a signal.
+        # As a batch of one: that way the library lets go of Python's lock, and a prompt of
+        # megabytes holds up neither the other requests nor a signal.
         return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     @staticmethod

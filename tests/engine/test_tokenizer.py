@@ -162,7 +162,8 @@ def test_words(pre: str, text: str, words: list[str]) -> None:
 
 
 def test_pre_tokenizers_are_refused_by_name(make: Callable[..., Tokenizer]) -> None:
-    with pytest.raises(UnsupportedModel, match=r"pre-tokenizer 'banana'.*llama-bpe.*default.*set engine.tokenizer_pre"):
+    message = r"pre-tokenizer 'banana'.*llama-bpe.*default.*set engine.tokenizer_pre"
+    with pytest.raises(UnsupportedModel, match=message):
         make(pre="banana")
     with pytest.raises(UnsupportedModel, match="pre-tokenizer ''"):
         make(pre=None)
