@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +17,43 @@ from engine import Engine, EngineConfig, SamplingParams, Token
 from tests.reference import ReferenceModel
 
 ROOT = Path(__file__).resolve().parents[1]
-MODEL = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
-GOLDEN: dict[str, Any] = json.loads(
-    (ROOT / "tests/golden/smollm2-135m-instruct-q4_1.json").read_text()
-)
+# golden file -> model in models/. The first is the demo model; the others are tested when there.
+MODELS = {
+    "smollm2-135m-instruct-q4_1": "SmolLM2-135M-Instruct.Q4_1.gguf",
+    "qwen2.5-coder-0.5b-instruct-q4_k_m": "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+    "gemma-3-270m-q4_k_m": "gemma-3-270m-q4_k_m.gguf",
+}
 # Where the best two choices are closer than this, two right implementations may part.
 SAFE_MARGIN = 0.3
 
-pytestmark = [
-    pytest.mark.model,
-    pytest.mark.skipif(not MODEL.exists(), reason="the demo model is not in models/"),
-]
+
+@dataclass(frozen=True)
+class Golden:
+    """One model, ready to run, and what is known of it."""
+
+    engine: Engine
+    data: dict[str, Any]
+    path: Path
+
+    @functools.cached_property
+    def reference(self) -> npt.NDArray[np.float64]:
+        """log-probabilities f64[n_tokens - 1, n_vocab] of the golden text, by the f32 reference."""
+        return log_softmax(ReferenceModel.from_gguf(self.path).logits(self.data["text_ids"]))[:-1]
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine(EngineConfig(MODEL, n_ctx=1024, n_threads=2)) as engine:
-        yield engine
+def golden_models() -> Iterator[Any]:
+    for name, file in MODELS.items():
+        missing = not (ROOT / "models" / file).exists()
+        marks = [pytest.mark.model, pytest.mark.skipif(missing, reason=f"no {file} in models/")]
+        yield pytest.param(name, marks=marks)
 
 
-@pytest.fixture(scope="module")
-def reference() -> npt.NDArray[np.float64]:
-    """log-probabilities f64[n_tokens - 1, n_vocab] of the golden text, by the f32 reference."""
-    return log_softmax(ReferenceModel.from_gguf(MODEL).logits(GOLDEN["text_ids"]))[:-1]
+@pytest.fixture(scope="module", params=golden_models())
+def golden(request: pytest.FixtureRequest) -> Iterator[Golden]:
+    path = ROOT / "models" / MODELS[request.param]
+    data = json.loads((ROOT / f"tests/golden/{request.param}.json").read_text())
+    with Engine(EngineConfig(path, n_ctx=1024, n_threads=2)) as engine:
+        yield Golden(engine, data, path)
 
 
 def log_softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -53,39 +69,40 @@ def score(engine: Engine, ids: list[int], chunk: int) -> npt.NDArray[np.float64]
     return log_softmax(np.concatenate(parts))[:-1]
 
 
-@pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda case: repr(case["prompt"][-40:]))
-def test_prompt_and_greedy_ids_are_llama_cpps(engine: Engine, case: dict[str, Any]) -> None:
-    ids = engine.tokenizer.encode_template(case["prompt"])
-    if case["kind"] != "chat":
-        ids = engine.encode_prompt(case["prompt"])
-    assert ids == case["prompt_ids"]
-    n = next(
-        (i for i, margin in enumerate(case["greedy_margin"]) if margin < SAFE_MARGIN),
-        len(case["greedy_ids"]),
-    )
-    params = SamplingParams(temperature=0, max_tokens=max(n, 1))
-    found = [e.token_id for e in engine.generate(ids, params) if isinstance(e, Token)]
-    expected = [i for i in case["greedy_ids"][:n] if i not in engine.tokenizer.eog_ids]
-    assert found[: len(expected)] == expected
+def test_prompt_and_greedy_ids_are_llama_cpps(golden: Golden) -> None:
+    engine = golden.engine
+    for case in golden.data["cases"]:
+        if case["kind"] == "chat":
+            ids = engine.tokenizer.encode_template(case["prompt"])
+        else:
+            ids = engine.encode_prompt(case["prompt"])
+        assert ids == case["prompt_ids"], case["prompt"]
+        margins = case["greedy_margin"]
+        n = next((i for i, m in enumerate(margins) if m < SAFE_MARGIN), len(margins))
+        params = SamplingParams(temperature=0, max_tokens=max(n, 1))
+        found = [e.token_id for e in engine.generate(ids, params) if isinstance(e, Token)]
+        expected = [i for i in case["greedy_ids"][:n] if i not in engine.tokenizer.eog_ids]
+        assert found[: len(expected)] == expected, case["prompt"]
 
 
-# Chunks of 1 are computed as in decoding (16-bit inputs), longer ones as in prefill (8-bit).
+# Chunks of 1 are computed as in decoding, longer ones as in prefill.
 @pytest.mark.parametrize("chunk", [256, 1])
-def test_likelihoods_are_those_of_f32(
-    engine: Engine, reference: npt.NDArray[np.float64], chunk: int
-) -> None:
-    ids = GOLDEN["text_ids"]
-    ours = score(engine, ids, chunk)
+def test_likelihoods_are_those_of_f32(golden: Golden, chunk: int) -> None:
+    ids = golden.data["text_ids"]
+    ours = score(golden.engine, ids, chunk)
     nll = -ours[np.arange(len(ours)), ids[1:]]
     perplexity = np.exp(nll.mean())
-    assert perplexity == pytest.approx(GOLDEN["reference_f32"]["text_perplexity"], rel=0.005)
-    kl = (np.exp(reference) * (reference - ours)).sum(axis=-1)
-    assert kl.mean() <= GOLDEN["llama_cpp_vs_reference"]["mean_kl"]
-    if chunk == 1:
-        assert kl.mean() < 1e-5  # decoding is all but exact
+    assert perplexity == pytest.approx(golden.data["reference_f32"]["text_perplexity"], rel=0.005)
+    kl = (np.exp(golden.reference) * (golden.reference - ours)).sum(axis=-1).mean()
+    llama_cpp = golden.data["llama_cpp_vs_reference"]["mean_kl"]
+    assert kl <= (llama_cpp if chunk > 1 else llama_cpp / 10)  # decoding is all but exact
 
 
-def test_it_knows_the_capital_of_france(engine: Engine) -> None:
-    prompt = engine.encode_chat([{"role": "user", "content": "What is the capital of France?"}])
-    reply = "".join(e.text for e in engine.generate(prompt, SamplingParams(temperature=0)))
-    assert "Paris" in reply
+def test_it_knows_the_capital_of_france(golden: Golden) -> None:
+    if "instruct" in golden.path.name.lower():
+        question = {"role": "user", "content": "What is the capital of France?"}
+        prompt = golden.engine.encode_chat([question])
+    else:  # a base model continues text
+        prompt = golden.engine.encode_prompt("The capital of France is")
+    params = SamplingParams(temperature=0, max_tokens=64)
+    assert "Paris" in "".join(e.text for e in golden.engine.generate(prompt, params))
