@@ -98,11 +98,11 @@ def test_likelihoods_are_those_of_f32(golden: Golden, chunk: int) -> None:
     assert kl <= (llama_cpp if chunk > 1 else llama_cpp / 10)  # decoding is all but exact
 
 
-def test_it_knows_the_capital_of_france(golden: Golden) -> None:
+def test_it_answers_or_continues(golden: Golden) -> None:
     if "instruct" in golden.path.name.lower():
         question = {"role": "user", "content": "What is the capital of France?"}
-        prompt = golden.engine.encode_chat([question])
+        prompt, expected = golden.engine.encode_chat([question]), "Paris"
     else:  # a base model continues text
-        prompt = golden.engine.encode_prompt("The capital of France is")
+        prompt, expected = golden.engine.encode_prompt("1, 2, 3, 4, 5,"), " 6, 7, 8, 9"
     params = SamplingParams(temperature=0, max_tokens=64)
-    assert "Paris" in "".join(e.text for e in golden.engine.generate(prompt, params))
+    assert expected in "".join(e.text for e in golden.engine.generate(prompt, params))
