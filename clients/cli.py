@@ -49,6 +49,8 @@ def main() -> None:
     """Run the command line and exit."""
     if sys.argv[1:2] == ["serve"]:
         _end_on_sigterm()
+    if sys.stdout is None:  # started with standard output closed
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):  # stderr replaces what it cannot encode by itself
         sys.stdout.reconfigure(errors="replace")
     try:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -104,6 +105,17 @@ def test_an_output_that_is_not_utf_8_shows_what_it_can() -> None:
         timeout=60,
     )
     assert (shown.returncode, shown.stdout) == (0, b"caf\xe9 ?\n")
+
+
+def test_a_closed_standard_output_is_no_error() -> None:
+    """As with `rushlight serve m.gguf >&-`: refused in one line, not by a traceback."""
+    command = f"{shlex.quote(sys.executable)} -m clients serve no-such.gguf --port 0 >&-"
+    shown = subprocess.run(
+        ["sh", "-c", command], cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=60
+    )
+    assert shown.returncode == 1
+    assert shown.stderr.startswith("rushlight: error: no-such.gguf: ")
+    assert shown.stderr.count("\n") == 1
 
 
 def test_sigterm_while_serve_still_imports_is_a_clean_end() -> None:
