@@ -102,8 +102,9 @@ class Model:
             self.team.run(self.plan.address, len(self.plan), self.batch.address)
         else:
             start = time.perf_counter()
-            n_threads = 1 if self.pace.n_threads == 1 else 0
-            self.team.run(self.plan.address, len(self.plan), self.batch.address, n_threads)
+            self.team.run(
+                self.plan.address, len(self.plan), self.batch.address, self.pace.n_threads
+            )
             self.pace.note(time.perf_counter() - start)
         if self.batch.cancelled:
             raise Cancelled
@@ -136,9 +137,7 @@ class Model:
             "scratch_bytes": scratch_bytes,
         }
         self.x = self._floats(c.n_embd)  # the residual stream
-        self.normed = self._floats(
-            c.n_embd
-        )  # float input rows, only where a weight type wants them
+        self.normed = self._floats(c.n_embd)  # as floats, where a weight type wants them
         self.q, self.k, self.v = self._floats(n_q), self._floats(n_kv), self._floats(n_kv)
         self.attended = self._floats(n_q)
         self.gate, self.up = self._floats(c.n_ff), self._floats(c.n_ff)

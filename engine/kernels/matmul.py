@@ -23,9 +23,8 @@ _MOST_ROWS, _TURNS = 256, 8
 def matmul(op, batch, thread, n_threads):
     """out = weight @ x + bias, or out += that (accumulate), for all rows.
 
-    weight: n_out rows of n_in; x: q8 rows, or f32 rows where float_x; x_few: the
-    few-row form that the weights' type wants; out: f32[rows, n_out
-            rounded up to 16].
+    weight: n_out rows of n_in; x: q8 rows, or f32 rows where float_x; x_few: the few-row form that
+    the weights' type wants; out: f32[rows, n_out rounded up to 16].
     """
     o = fields(op)
     rows = n_rows(op, batch)

@@ -152,12 +152,13 @@ class Team:
         for thread in self._threads:
             thread.start()
 
-    def run(self, plan: int, n_ops: int, batch: int, n_threads: int = 0) -> None:
+    def run(self, plan: int, n_ops: int, batch: int, n_threads: int | None = None) -> None:
         """Run a plan and return when all of it is done.
 
         plan: address of n_ops op records; batch: address of the batch record; n_threads: 1 to leave
-        the workers alone, 0 for all threads.
+        the workers alone, or all of them, as without it.
         """
+        assert n_threads in (None, 1, self.n_threads), f"{n_threads} threads: one or all"
         _reset(plan, n_ops, batch)
         if n_threads != 1:
             self._hand_out(plan, n_ops, batch)

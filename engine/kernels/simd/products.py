@@ -46,12 +46,12 @@ def products(typingctx, w, x):
 
 @intrinsic
 def total(typingctx, tile):
-    """The sum of a tile's vectors."""
+    """The sum of a tile of integer vectors."""
 
     def codegen(_context, builder, _sig, args):
         first, *rest = ll.vectors(builder, tile, args[0])
         for v in rest:
-            first = builder.fadd(first, v) if tile.vec.elem == "f32" else builder.add(first, v)
+            first = builder.add(first, v)
         return first
 
     return tile.vec(tile), codegen
