@@ -2,7 +2,7 @@
 
 Import this module before anything that imports Numba. A profile is a fixed set of CPU features, not
 "whatever this CPU has", so that kernels compiled elsewhere (in an image, on a like laptop) are
-found in the cache. The cache folder's name holds the profile and a hash of the engine's sources:
+found in the cache. The cache folder's name holds the profile and a hash of the kernels' sources:
 Numba itself does not notice an edit in another file than the one that holds the cached function.
 
 RUSHLIGHT_CPU_PROFILE forces a profile; RUSHLIGHT_CACHE_DIR moves the cache.
@@ -106,9 +106,11 @@ def profiles_of(machine: str) -> list[CpuProfile]:
 
 
 def _sources_hash() -> str:
+    """Of all files that hold code to be compiled: this one, and the two folders of it."""
     root = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    compiled = [*root.glob("kernels/**/*.py"), *root.glob("quants/*.py"), Path(__file__)]
+    for path in sorted(compiled):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 
