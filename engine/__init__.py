@@ -22,10 +22,15 @@ from engine.errors import (
     EngineFailed,
     GGUFError,
     InvalidRequest,
+    OutOfMemory,
     QueueFull,
+    Replaced,
+    TimedOut,
     UnsupportedModel,
 )
 from engine.generation import (
+    Difference,
+    Estimate,
     Event,
     Failed,
     Finished,
@@ -37,6 +42,7 @@ from engine.generation import (
     Token,
 )
 from engine.info import LoadProgress, ModelInfo
+from engine.request_options import RequestOptions
 from engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -46,11 +52,13 @@ __all__ = [
     "ChatTemplateError",
     "ConfigError",
     "ContextLengthExceeded",
+    "Difference",
     "Engine",
     "EngineClosed",
     "EngineConfig",
     "EngineError",
     "EngineFailed",
+    "Estimate",
     "Event",
     "Failed",
     "FinishReason",
@@ -60,10 +68,14 @@ __all__ = [
     "InvalidRequest",
     "LoadProgress",
     "ModelInfo",
+    "OutOfMemory",
     "Phase",
     "Progress",
     "QueueFull",
+    "Replaced",
+    "RequestOptions",
     "SamplingParams",
+    "TimedOut",
     "Timings",
     "Token",
     "UnsupportedModel",

@@ -78,4 +78,4 @@ class PagePool:
     def view(self, page: int) -> memoryview:
         """A page's bytes, to read and write."""
         first = page * self.page_bytes
-        return memoryview(self._memory.bytes)[first : first + self.page_bytes]
+        return self._memory.view[first : first + self.page_bytes]

@@ -26,6 +26,7 @@ class Memory:
         self._map = mmap.mmap(-1, self.n_bytes, flags=flags)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
         self.address = int(self.bytes.ctypes.data)
+        self.view = memoryview(self._map)
 
     def give_back(self, offset: int, n_bytes: int) -> None:
         """Return a page-aligned range to the system; it reads as zeros afterwards."""
