@@ -194,7 +194,8 @@ class Worker:
 
     def _retry_after_s(self) -> float:
         """Until a place in the queue is likely to be free: when the first running one ends."""
-        rests = [self._rest_s(sequence) for sequence in self._scheduler.running]
+        running = self._scheduler.running or self._scheduler.waiting
+        rests = [self._rest_s(sequence) for sequence in running]
         return max(1.0, min((s for s in rests if s is not None), default=1.0))
 
     # --- the engine thread ----------------------------------------------------------------------
