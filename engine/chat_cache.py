@@ -17,6 +17,7 @@ from engine.chat import Chat, count_common, n_pages
 from engine.kernels.kv_page import PAGE
 from engine.kv_cache import PagePool
 
+_MOST_SHORT = 1024  # tokens of a chat that counts as short
 _SHOWN = 8  # tokens on each side of the place where a prompt leaves its chat
 _NEAR = PAGE  # tokens that are not worth keeping a second chat, or a file, for
 
@@ -210,6 +211,16 @@ class ChatCache:
         if len(chat.ids) - max(others, default=0) >= _NEAR:
             held = chat.pages[: n_pages(len(chat.ids))]
             self._store.store(chat.ids, [self._pool.view(page) for page in held])
+
+
+def short_tokens(n_ctx: int) -> int:
+    """Tokens up to which a chat counts as short where chats may have n_ctx."""
+    return min(n_ctx // 4, _MOST_SHORT)
+
+
+def least_pages(n_ctx: int) -> int:
+    """Pages that a cache needs: for one full chat, and for a short one beside it."""
+    return n_pages(n_ctx) + short_pages(short_tokens(n_ctx))
 
 
 def short_pages(n_short: int) -> int:

@@ -19,9 +19,11 @@ from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig
 from engine.cpus import count_cpus
 from engine.errors import ContextLengthExceeded, EngineFailed, GGUFError, InvalidRequest
+from engine.free_memory import free_memory, resident
 from engine.generation import Estimate, Event, Failed, Finished, Generation, Token
 from engine.gguf_file import GGUFFile
 from engine.info import LoadProgress, ModelInfo
+from engine.memory import Budget, Sizes, plan_memory
 from engine.model_config import ModelConfig
 from engine.request_options import DEFAULT_OPTIONS, RequestOptions
 from engine.sampling_params import SamplingParams
@@ -29,16 +31,14 @@ from engine.tokenizer import Tokenizer
 
 log = logging.getLogger("rushlight.engine")
 
-# More only when asked for: its cache would take memory that a small machine needs.
-_DEFAULT_N_CTX = 4096
-_MOST_SHORT = 1024  # tokens of a chat that counts as short, for the cache
-
 
 class Engine:
     """A loaded model and the thread that runs it.
 
     Blocks while it loads; on_load hears how far it is. Usable from any thread, and as a context
     manager.
+
+    budget: the memory that it may take.
 
     Raises EngineError: the file is damaged or not supported, or a setting is impossible.
     """
@@ -48,6 +48,7 @@ class Engine:
     ) -> None:
         report = on_load or (lambda progress: None)
         self.config = config
+        self.budget: Budget
         with contextlib.ExitStack() as undo:  # if anything below fails
             report(LoadProgress("opening model", 0, 1))
             self._gguf = GGUFFile(config.model_path)
@@ -59,7 +60,6 @@ class Engine:
             report(LoadProgress("reading tokenizer", 0, 1))
             self.tokenizer = Tokenizer.from_gguf(self._gguf, config.tokenizer_pre)
             self.chat_template = ChatTemplate.from_gguf(self._gguf, self.tokenizer)
-            n_ctx = _choose_n_ctx(config, model_config)
 
             report(LoadProgress("compiling kernels", 0, 1))
             # Here and not above: this brings Numba, half a second, and the next ones compile, which
@@ -69,32 +69,41 @@ class Engine:
 
             weights = Weights.from_gguf(self._gguf, model_config)
             _check_vocabulary(self._gguf, self.tokenizer.n_vocab, weights.token_embd.n_out)
-            self.model = _model_info(self._gguf, model_config, n_ctx, self.tokenizer.n_vocab)
-
-            from engine.chat import Chat, n_pages
-            from engine.chat_cache import ChatCache, short_pages
+            from engine.chat import Chat
+            from engine.chat_cache import ChatCache, least_pages, short_tokens
             from engine.kv_cache import PagePool
             from engine.model import Model
             from engine.policy import POLICIES
             from engine.scheduler import Scheduler
             from engine.worker import TimeLimits, Worker
 
+            def plan(model: Model) -> None:
+                sizes = Sizes(
+                    weights=self._gguf.n_bytes,
+                    workspace=model.workspace.n_bytes,
+                    process=resident().anonymous,
+                    page_bytes=model.page_bytes,
+                    pages_for=least_pages,
+                )
+                self.budget = plan_memory(config, model_config.n_ctx_train, sizes, free_memory())
+
+            most_rows = min(config.prefill_chunk, config.n_ctx or model_config.n_ctx_train)
             self._model = Model(
                 model_config,
                 weights,
-                max_rows=max(min(config.prefill_chunk, n_ctx), config.max_running),
+                max_rows=max(most_rows, config.max_running),
                 n_threads=_choose_n_threads(config),
                 on_compile=lambda done, total: report(
                     LoadProgress("compiling kernels", done, total)
                 ),
+                on_layout=plan,
             )
             undo.callback(self._model.close)
-            n_short = min(n_ctx // 4, _MOST_SHORT)
-            n_least = n_pages(n_ctx) + short_pages(n_short)
-            n_cached = config.cache_bytes // self._model.page_bytes
-            self._pool = PagePool(max(n_cached, n_least), self._model.page_bytes)
+            n_ctx = self.budget.n_ctx
+            self.model = _model_info(self._gguf, model_config, n_ctx, self.tokenizer.n_vocab)
+            self._pool = PagePool(self.budget.n_pages, self._model.page_bytes)
             self._new_chat: Callable[[], Chat] = lambda: Chat(self._model, self._pool, n_ctx)
-            self._cache = ChatCache(self._new_chat, self._pool, n_short)
+            self._cache = ChatCache(self._new_chat, self._pool, short_tokens(n_ctx))
             self._worker = Worker(
                 self._model,
                 self._cache,
@@ -237,21 +246,6 @@ def _check_vocabulary(gguf: GGUFFile, n_tokens: int, n_rows: int) -> None:
     """Every token needs its row in the embedding; rows beyond the tokens are padding."""
     if n_rows < n_tokens:
         raise GGUFError(gguf.path, f"tensor token_embd.weight: {n_rows} rows for {n_tokens} tokens")
-
-
-def _choose_n_ctx(config: EngineConfig, model: ModelConfig) -> int:
-    if config.n_ctx > model.n_ctx_train:
-        log.warning(
-            "n_ctx = %d is more than the %d tokens that the model was made for",
-            config.n_ctx,
-            model.n_ctx_train,
-        )
-    if config.n_ctx:
-        log.info("n_ctx = %d: as set", config.n_ctx)
-        return config.n_ctx
-    n_ctx = min(model.n_ctx_train, _DEFAULT_N_CTX)
-    log.info("n_ctx = %d: the model's own %d, at most %d", n_ctx, model.n_ctx_train, _DEFAULT_N_CTX)
-    return n_ctx
 
 
 def _choose_n_threads(config: EngineConfig) -> int:

@@ -54,6 +54,7 @@ class Model:
     """A model ready to run: weights, plan, workspace and thread team.
 
     max_rows: tokens of one run at most.
+    on_layout: called when all sizes are known, before anything is compiled; may raise.
     on_compile: called with (done, total) while kernels are compiled or loaded.
     """
 
@@ -64,6 +65,7 @@ class Model:
         max_rows: int,
         n_threads: int,
         on_compile: Callable[[int, int], None] = lambda done, total: None,
+        on_layout: Callable[[Model], None] = lambda model: None,
     ) -> None:
         self.config = config
         self.weights = weights
@@ -78,6 +80,7 @@ class Model:
         self._buffer_rows = (max_rows + _ROW_GROUP - 1) // _ROW_GROUP * _ROW_GROUP
         self._frequencies: list[npt.NDArray[np.float64]] = []
         self._logits = self._lay_out()
+        on_layout(self)
         functions = self.plan.functions()
         for done, function in enumerate(functions):
             on_compile(done, len(functions))
