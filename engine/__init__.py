@@ -42,6 +42,7 @@ from engine.generation import (
     Token,
 )
 from engine.info import LoadProgress, ModelInfo
+from engine.memory_report import ChatMemory, MemoryReport
 from engine.request_options import RequestOptions
 from engine.sampling_params import SamplingParams
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from engine.engine import Engine
 
 __all__ = [
+    "ChatMemory",
     "ChatTemplateError",
     "ConfigError",
     "ContextLengthExceeded",
@@ -67,6 +69,7 @@ __all__ = [
     "Generation",
     "InvalidRequest",
     "LoadProgress",
+    "MemoryReport",
     "ModelInfo",
     "OutOfMemory",
     "Phase",

@@ -16,6 +16,7 @@ from typing import Protocol
 from engine.chat import Chat, count_common, n_pages
 from engine.kernels.kv_page import PAGE
 from engine.kv_cache import PagePool
+from engine.memory_report import ChatMemory
 
 _MOST_SHORT = 1024  # tokens of a chat that counts as short
 _SHOWN = 8  # tokens on each side of the place where a prompt leaves its chat
@@ -174,6 +175,13 @@ class ChatCache:
             chat.restart()
         self._idle.clear()
         self._busy.clear()
+
+    def memory(self) -> tuple[ChatMemory, ...]:
+        """What each chat takes. Any thread."""
+        return tuple(
+            ChatMemory(len(chat.ids), self._pool.bytes_of(list(chat.pages)), chat in self._busy)
+            for chat in self
+        )
 
     def _free_pages(self, n: int, is_short: bool) -> bool:
         """Make n pages free, and for a long chat those that are kept for short ones as well, as far

@@ -24,12 +24,17 @@ from engine.generation import Estimate, Event, Failed, Finished, Generation, Tok
 from engine.gguf_file import GGUFFile
 from engine.info import LoadProgress, ModelInfo
 from engine.memory import Budget, Sizes, plan_memory
+from engine.memory_report import MemoryReport, mapped_resident_bytes
 from engine.model_config import ModelConfig
+from engine.pressure import Watch
 from engine.request_options import DEFAULT_OPTIONS, RequestOptions
+from engine.residency import lock, resident_bytes
 from engine.sampling_params import SamplingParams
 from engine.tokenizer import Tokenizer
 
 log = logging.getLogger("rushlight.engine")
+
+_LONG_IDLE_S = 60.0  # after which other programs may have pushed weights out of memory
 
 
 class Engine:
@@ -54,9 +59,7 @@ class Engine:
             self._gguf = GGUFFile(config.model_path)
             undo.callback(self._gguf.close)
             model_config = ModelConfig.from_gguf(self._gguf)
-            threading.Thread(
-                target=self._gguf.prefetch, name="rushlight-prefetch", daemon=True
-            ).start()
+            self._read_ahead()
             report(LoadProgress("reading tokenizer", 0, 1))
             self.tokenizer = Tokenizer.from_gguf(self._gguf, config.tokenizer_pre)
             self.chat_template = ChatTemplate.from_gguf(self._gguf, self.tokenizer)
@@ -101,6 +104,8 @@ class Engine:
             undo.callback(self._model.close)
             n_ctx = self.budget.n_ctx
             self.model = _model_info(self._gguf, model_config, n_ctx, self.tokenizer.n_vocab)
+            if config.lock_weights:
+                lock(*self._gguf.extent)
             self._pool = PagePool(self.budget.n_pages, self._model.page_bytes)
             self._new_chat: Callable[[], Chat] = lambda: Chat(self._model, self._pool, n_ctx)
             self._cache = ChatCache(self._new_chat, self._pool, short_tokens(n_ctx))
@@ -113,6 +118,7 @@ class Engine:
                 n_ctx,
                 TimeLimits(config.queue_timeout_s, config.request_timeout_s),
             )
+            self._watch = Watch(free_memory, self._gguf.n_bytes, self._worker.relieve)
             undo.pop_all()
 
     def encode_prompt(self, text: str) -> list[int]:
@@ -155,6 +161,8 @@ class Engine:
         nothing was queued.
         """
         self._check(prompt_ids, params)
+        if self._worker.idle_s > _LONG_IDLE_S:
+            self._read_ahead()
         return self._worker.submit(Generation(list(prompt_ids), params, on_event, options))
 
     def generate(
@@ -189,6 +197,26 @@ class Engine:
         """Requests that are being answered."""
         return self._worker.n_running
 
+    def memory(self) -> MemoryReport:
+        """What memory is used for, now. Takes some milliseconds."""
+        used = resident()
+        weights = mapped_resident_bytes(self._gguf.path.resolve())
+        kv = resident_bytes(self._pool.memory.address, self._pool.memory.n_bytes)
+        kv = self._pool.n_bytes if kv is None else kv
+        workspace = self._model.workspace.resident_bytes()
+        return MemoryReport(
+            weights=weights,
+            libraries=used.file - weights,
+            kv=kv,
+            workspace=workspace,
+            process=used.anonymous - kv - workspace,
+            weights_mapped=self._gguf.n_bytes,
+            weights_cached=resident_bytes(*self._gguf.extent),
+            kv_limit=self._pool.limit * self._pool.page_bytes,
+            disk_cache=0,
+            chats=self._cache.memory(),
+        )
+
     @property
     def failure(self) -> EngineFailed | None:
         """Why the engine thread stopped for good; None while all is well."""
@@ -196,6 +224,7 @@ class Engine:
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Cancel all requests, end the engine's threads and give its memory back. Idempotent."""
+        self._watch.close()
         if self._worker.close(timeout_s):
             self._cache.clear()
             self._model.close()
@@ -207,6 +236,10 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _read_ahead(self) -> None:
+        """Have the weights read in the order of the file, instead of a little per page fault."""
+        threading.Thread(target=self._gguf.prefetch, name="rushlight-prefetch", daemon=True).start()
 
     def _check(self, prompt_ids: Sequence[int], params: SamplingParams) -> None:
         if not prompt_ids:

@@ -69,6 +69,11 @@ class GGUFFile:
         """Size of the file; 0 after close()."""
         return len(self._bytes)
 
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Address and size of the whole mapping."""
+        return int(self._bytes.ctypes.data), self.n_bytes
+
     def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
         """u8[n_bytes] read-only view of a tensor's data in the mapping; keeps the mapping alive.
 

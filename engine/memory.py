@@ -21,6 +21,7 @@ _PROCESS_GROWTH: Final = 150 << 20
 _SHARE: Final = 0.5  # of the free memory that the cache may take unasked: others need some too
 _LEAST: Final = 0.25  # of all that is free may be ours even where the weights would fill it
 _MOST_CHATS: Final = 16  # full contexts that the cache holds at most, unasked
+_USABLE_TOKENS: Final = 2048  # of context, for which the cache may take more than its share
 _UNIT_TOKENS: Final = 64  # an n_ctx chosen here is a multiple of it
 
 
@@ -78,7 +79,9 @@ def plan_memory(config: EngineConfig, n_ctx_train: int, sizes: Sizes, free: Free
     Raises ConfigError naming the setting that cannot be kept, and the number that could.
     """
     process = sizes.process + _PROCESS_GROWTH
-    limit = sizes.process + _room_of_machine(sizes, free.n_bytes)
+    usable = min(_USABLE_TOKENS, config.n_ctx or n_ctx_train)
+    least = _PROCESS_GROWTH + sizes.workspace + sizes.pages_for(usable) * sizes.page_bytes
+    limit = sizes.process + _room_of_machine(sizes, free.n_bytes, least)
     if config.max_memory_bytes:
         limit = min(limit, config.max_memory_bytes)
     room = limit - process - sizes.workspace  # for keys and values
@@ -86,17 +89,17 @@ def plan_memory(config: EngineConfig, n_ctx_train: int, sizes: Sizes, free: Free
     share_pages = config.cache_bytes // sizes.page_bytes or int(most_pages * _SHARE)
     _check_room(config, sizes, limit, room, most_pages)
 
+    available = config.cache_bytes // sizes.page_bytes or most_pages
     n_ctx = config.n_ctx
     if n_ctx > n_ctx_train:
         log.warning(
             "n_ctx = %d is more than the %d tokens that the model was made for", n_ctx, n_ctx_train
         )
     if not n_ctx:
-        n_ctx = min(n_ctx_train, _longest(sizes, share_pages, n_ctx_train))
+        n_ctx = max(_longest(sizes, share_pages, n_ctx_train), _longest(sizes, available, usable))
         reason = "the model's own" if n_ctx == n_ctx_train else "what fits into memory"
         log.info("n_ctx = %d: %s (the model was made for %d)", n_ctx, reason, n_ctx_train)
     needed = sizes.pages_for(n_ctx)
-    available = config.cache_bytes // sizes.page_bytes or most_pages
     if needed > available:
         setting = "cache.memory" if config.cache_bytes else "the memory there is"
         raise ConfigError(
@@ -124,8 +127,11 @@ def plan_memory(config: EngineConfig, n_ctx_train: int, sizes: Sizes, free: Free
     return budget
 
 
-def _room_of_machine(sizes: Sizes, free: int) -> int:
-    """Anonymous memory that leaves the weights in the page cache, where that is possible."""
+def _room_of_machine(sizes: Sizes, free: int, least: int) -> int:
+    """Anonymous memory that leaves the weights in the page cache, where that is possible.
+
+    least: what an engine of any use takes.
+    """
     if sizes.weights > free:
         log.warning(
             "the weights (%s) do not fit into the free memory (%s): they are read from the disk "
@@ -133,7 +139,7 @@ def _room_of_machine(sizes: Sizes, free: int) -> int:
             _mib(sizes.weights),
             _mib(free),
         )
-    return max(free - sizes.weights, int(free * _LEAST))
+    return max(free - sizes.weights, int(free * _LEAST), min(least, free))
 
 
 def _check_room(config: EngineConfig, sizes: Sizes, limit: int, room: int, most_pages: int) -> None:

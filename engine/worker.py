@@ -7,11 +7,15 @@ the cache's; whether a request makes sense was checked before.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Ids
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TypeVar
 
 from engine.chat import Chat, n_pages, next_of
 from engine.chat_cache import ChatCache, NoRoom
@@ -19,12 +23,15 @@ from engine.errors import EngineClosed, EngineError, EngineFailed, OutOfMemory
 from engine.generation import Difference, Estimate, Generation, Phase, Progress
 from engine.kv_cache import PagePool
 from engine.model import Cancelled, Model
+from engine.pressure import Level
 from engine.scheduler import Scheduler, Step
 from engine.sequence import Interruption, Sequence
 from engine.speed import Speed
 from engine.tokenizer import Tokenizer
 
 log = logging.getLogger("rushlight.engine")
+
+T = TypeVar("T")
 
 _OTHERS_WAIT_S = 0.5  # for how long a chunk of one prompt may hold up other replies
 _LEAST_CHUNK = 32  # tokens: smaller ones read the weights too often
@@ -57,6 +64,9 @@ class Worker:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # something to do, or closing
         self._step: Step | None = None  # the one that is run now
+        self._errands: list[Callable[[], None]] = []
+        self._is_short = False  # of memory: requests are refused
+        self._idle_since = time.monotonic()
         self._closing = False
         self._failure: EngineFailed | None = None
         self._thread = threading.Thread(target=self._serve, name="rushlight-engine", daemon=True)
@@ -71,10 +81,9 @@ class Worker:
         generation._progress = lambda: self._progress(sequence)
         generation._on_cancel = lambda: self._interrupt(sequence, Interruption.CANCELLED)
         with self._lock:
-            if self._failure:
-                raise EngineFailed(*self._failure.args)  # raised anew: each has its own traceback
-            if self._closing:
-                raise EngineClosed("the engine is closed")
+            self._refuse_if_over()
+            if self._is_short:
+                raise OutOfMemory("this machine has too little memory left; try again later")
             replaced = self._scheduler.replaced_by(generation.options.replaces_key)
             for old in replaced:
                 self._scheduler.remove(old)
@@ -86,6 +95,38 @@ class Worker:
         self._set_timers(sequence)
         return generation
 
+    def call(self, errand: Callable[[], T]) -> Future[T]:
+        """Have the engine thread do something between two steps. Raises what `submit` raises; the
+        future, what the errand raises.
+        """
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(errand())
+            except Exception as error:
+                done.set_exception(error)
+
+        with self._lock:
+            self._refuse_if_over()
+            self._errands.append(run)
+            self._changed.notify()
+        return done
+
+    def relieve(self, level: Level, n_bytes: int) -> None:
+        """Memory is short (or no more): let idle chats leave, and keep the cache from growing."""
+
+        def shrink() -> None:
+            self._pool.limit = self._pool.n_pages
+            if level:
+                self._cache.evict(n_bytes)
+                least = 0 if level is Level.CRITICAL else n_pages(self._n_ctx)
+                self._pool.limit = max(self._pool.n_used, least)
+
+        self._is_short = level is Level.CRITICAL
+        with contextlib.suppress(EngineClosed, EngineFailed):
+            self.call(shrink)
+
     @property
     def n_waiting(self) -> int:
         """Requests in the queue, the running ones not counted."""
@@ -94,6 +135,11 @@ class Worker:
     @property
     def n_running(self) -> int:
         return len(self._scheduler.running)
+
+    @property
+    def idle_s(self) -> float:
+        """For how long nothing has run; 0 while something does."""
+        return 0.0 if self._scheduler.running else time.monotonic() - self._idle_since
 
     @property
     def speed(self) -> Speed:
@@ -128,6 +174,12 @@ class Worker:
             sequence.generation.cancel()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    def _refuse_if_over(self) -> None:
+        if self._failure:
+            raise EngineFailed(*self._failure.args)  # raised anew: each has its own traceback
+        if self._closing:
+            raise EngineClosed("the engine is closed")
 
     def _interrupt(self, sequence: Sequence, why: Interruption) -> None:
         """End a request early: at once while it waits, else as soon as its step can be left."""
@@ -203,6 +255,7 @@ class Worker:
     def _serve(self) -> None:
         try:
             while self._wait_for_work():
+                self._run_errands()
                 self._end_interrupted()
                 self._admit()
                 self._run_step()
@@ -214,9 +267,15 @@ class Worker:
         """Returns False when the engine closes."""
         scheduler = self._scheduler
         with self._lock:
-            while not (scheduler.running or scheduler.waiting or self._closing):
+            while not (scheduler.running or scheduler.waiting or self._errands):
+                if self._closing:
+                    return False
                 self._changed.wait()
-            return bool(scheduler.running or scheduler.waiting)
+            return True
+
+    def _run_errands(self) -> None:
+        while self._errands:
+            self._errands.pop(0)()
 
     def _end_interrupted(self) -> None:
         for sequence in [s for s in self._scheduler.running if s.interruption]:
@@ -328,6 +387,7 @@ class Worker:
     def _end(self, sequence: Sequence) -> None:
         with self._lock:  # first: who hears the last event may cancel, or ask for more
             self._scheduler.end(sequence)
+        self._idle_since = time.monotonic()
         if sequence.chat is not None:
             self._cache.close(sequence.chat)
             sequence.chat = None
