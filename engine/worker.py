@@ -23,6 +23,7 @@ from engine.errors import EngineClosed, EngineError, EngineFailed, OutOfMemory
 from engine.generation import Difference, Estimate, Generation, Phase, Progress
 from engine.kv_cache import PagePool
 from engine.model import Cancelled, Model
+from engine.orphans import Orphans
 from engine.pressure import Level
 from engine.scheduler import Scheduler, Step
 from engine.sequence import Interruption, Sequence
@@ -34,6 +35,7 @@ log = logging.getLogger("rushlight.engine")
 T = TypeVar("T")
 
 _OTHERS_WAIT_S = 0.5  # for how long a chunk of one prompt may hold up other replies
+_IDLE_CHUNK = 64  # tokens: what is lost when a request comes in the middle
 _LEAST_CHUNK = 32  # tokens: smaller ones read the weights too often
 
 
@@ -43,6 +45,7 @@ class TimeLimits:
 
     queue_s: float = 0.0  # until its prompt is being read
     request_s: float = 0.0  # until its end
+    linger_s: float = 0.0  # after its client has left
 
 
 class Worker:
@@ -60,6 +63,9 @@ class Worker:
     ) -> None:
         self._model, self._cache, self._pool, self._tokenizer = model, cache, pool, tokenizer
         self._scheduler, self._n_ctx, self._limits = scheduler, n_ctx, limits
+        self._orphans = Orphans(limits.linger_s)
+        self._to_prepare: list[int] = []  # to be read while there is nothing else to do
+        self._is_preparing = False
         self._speed = Speed()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # something to do, or closing
@@ -78,21 +84,37 @@ class Worker:
         """Queue a request. Raises QueueFull, EngineClosed, EngineFailed or InvalidRequest."""
         sequence = Sequence(generation, self._tokenizer, self._n_ctx)
         sequence.work_s = self._speed.prefill_s(self._n_to_read(sequence)) or 0.0
-        generation._progress = lambda: self._progress(sequence)
-        generation._on_cancel = lambda: self._interrupt(sequence, Interruption.CANCELLED)
+        needless: list[Sequence] = []
         with self._lock:
             self._refuse_if_over()
             if self._is_short:
                 raise OutOfMemory("this machine has too little memory left; try again later")
-            replaced = self._scheduler.replaced_by(generation.options.replaces_key)
-            for old in replaced:
-                self._scheduler.remove(old)
-            self._scheduler.add(sequence, self._retry_after_s)
-            self._changed.notify()
-        for old in replaced:
+            joined = self._orphans.same_as(generation)
+            if joined:
+                sequence = joined
+                joined.generation.disown()
+                self._orphans.remove(joined)
+                self._errands.append(lambda: joined.report_to(generation))
+            else:
+                needless = self._scheduler.replaced_by(generation.options.replaces_key)
+                for old in needless:
+                    self._scheduler.remove(old)
+                self._scheduler.add(sequence, self._retry_after_s)
+            orphans = self._orphans.take_all()
+            self._wake()
+        generation._progress = lambda: self._progress(sequence)
+        generation._on_cancel = lambda: self._interrupt(sequence, Interruption.CANCELLED)
+        if self._orphans.linger_s:
+            generation._on_leave = lambda: self._leave(sequence)
+        if generation.cancelled:  # by another thread, before it could be heard
+            generation.cancel()
+        for old in needless:
             old.interrupt(Interruption.REPLACED)
             self._report_early_end(old)
-        self._set_timers(sequence)
+        for orphan in orphans:
+            self._interrupt(orphan, Interruption.CANCELLED)
+        if not joined:
+            self._set_timers(sequence)
         return generation
 
     def call(self, errand: Callable[[], T]) -> Future[T]:
@@ -110,8 +132,20 @@ class Worker:
         with self._lock:
             self._refuse_if_over()
             self._errands.append(run)
-            self._changed.notify()
+            self._wake()
         return done
+
+    def prepare(self, ids: Ids[int]) -> None:
+        """Read the beginning of a prompt that is going to come, while there is nothing else to do.
+
+        The latest one counts. Never raises: nothing is lost but time.
+        """
+
+        def set_ids() -> None:
+            self._to_prepare = list(ids[: self._n_ctx - 1])
+
+        with contextlib.suppress(EngineClosed, EngineFailed):
+            self.call(set_ids)
 
     def relieve(self, level: Level, n_bytes: int) -> None:
         """Memory is short (or no more): let idle chats leave, and keep the cache from growing."""
@@ -169,9 +203,9 @@ class Worker:
         with self._lock:
             self._closing = True
             sequences = [*self._scheduler.waiting, *self._scheduler.running]
-            self._changed.notify()
+            self._wake()
         for sequence in sequences:
-            sequence.generation.cancel()
+            self._interrupt(sequence, Interruption.CANCELLED)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -180,6 +214,30 @@ class Worker:
             raise EngineFailed(*self._failure.args)  # raised anew: each has its own traceback
         if self._closing:
             raise EngineClosed("the engine is closed")
+
+    def _wake(self) -> None:
+        """There is something to do that comes before any preparation."""
+        self._changed.notify()
+        if self._is_preparing:
+            self._model.batch.cancel()
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Its client is gone: let it go on for a while, if nobody else wants the machine."""
+        with self._lock:
+            is_alone = [sequence] == [*self._scheduler.running, *self._scheduler.waiting]
+            if is_alone:
+                self._orphans.add(sequence)
+        if not is_alone:
+            sequence.generation.cancel()
+            return
+
+        def end() -> None:
+            with self._lock:
+                is_orphan = self._orphans.remove(sequence)
+            if is_orphan:
+                self._interrupt(sequence, Interruption.CANCELLED)
+
+        sequence.set_timer(self._orphans.linger_s, end)
 
     def _interrupt(self, sequence: Sequence, why: Interruption) -> None:
         """End a request early: at once while it waits, else as soon as its step can be left."""
@@ -246,8 +304,9 @@ class Worker:
 
     def _retry_after_s(self) -> float:
         """Until a place in the queue is likely to be free: when the first running one ends."""
-        running = self._scheduler.running or self._scheduler.waiting
-        rests = [self._rest_s(sequence) for sequence in running]
+        first = self._scheduler.first_waiting()
+        next_ones = self._scheduler.running or ([first] if first else [])
+        rests = [self._rest_s(sequence) for sequence in next_ones]
         return max(1.0, min((s for s in rests if s is not None), default=1.0))
 
     # --- the engine thread ----------------------------------------------------------------------
@@ -258,7 +317,8 @@ class Worker:
                 self._run_errands()
                 self._end_interrupted()
                 self._admit()
-                self._run_step()
+                if not self._run_step():
+                    self._prepare_a_little()
         except BaseException as error:  # whatever it is, someone waits to be told
             log.exception("the engine thread stopped")
             self._fail(EngineFailed(f"the engine stopped on an internal error: {error!r}"))
@@ -270,6 +330,8 @@ class Worker:
             while not (scheduler.running or scheduler.waiting or self._errands):
                 if self._closing:
                     return False
+                if self._to_prepare:
+                    break
                 self._changed.wait()
             return True
 
@@ -317,11 +379,12 @@ class Worker:
             )
         sequence.run_on(self._cache.open(sequence.ids))
 
-    def _run_step(self) -> None:
+    def _run_step(self) -> bool:
+        """Returns False when nothing runs."""
         with self._lock:
             step = self._step = self._scheduler.next_step()
             if step is None:
-                return
+                return False
             self._model.batch.allow()
             self._leave_step()  # when all were interrupted meanwhile
         try:
@@ -336,6 +399,32 @@ class Worker:
         finally:
             with self._lock:
                 self._step = None
+        return True
+
+    def _prepare_a_little(self) -> None:
+        """One chunk of the prompt that is going to come."""
+        ids = self._to_prepare
+        n = self._cache.longest_prefix(ids)[1] if ids else 0
+        if n >= len(ids) - 1:
+            self._to_prepare = []
+            return
+        with self._lock:
+            if self._scheduler.waiting or self._errands or self._closing:
+                return
+            self._is_preparing = True
+            self._model.batch.allow()
+        chat = self._cache.open(ids)
+        try:
+            self._cache.make_room([chat], _IDLE_CHUNK, len(ids))
+            chat.prefill(ids[len(chat.ids) :][:_IDLE_CHUNK], want_logits=False)
+        except Cancelled:
+            pass  # later
+        except NoRoom:
+            self._to_prepare = []
+        finally:
+            self._cache.close(chat)
+            with self._lock:
+                self._is_preparing = False
 
     def _prefill(self, sequence: Sequence, others_wait: bool) -> None:
         """Read a chunk of the prompt: all but its last token, which is read as decoding reads."""
@@ -387,6 +476,7 @@ class Worker:
     def _end(self, sequence: Sequence) -> None:
         with self._lock:  # first: who hears the last event may cancel, or ask for more
             self._scheduler.end(sequence)
+            self._orphans.remove(sequence)
         self._idle_since = time.monotonic()
         if sequence.chat is not None:
             self._cache.close(sequence.chat)
@@ -401,6 +491,7 @@ class Worker:
             victims = [*self._scheduler.running, *self._scheduler.waiting]
             self._scheduler.running.clear()
             self._scheduler.waiting.clear()
+        self._run_errands()  # whoever waits for one, or has joined a request
         for sequence in victims:
             if sequence.phase is not Phase.DONE:
                 sequence.fail(failure)

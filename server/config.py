@@ -114,6 +114,7 @@ class CacheSection(EngineSettings):
 
     engine_names: ClassVar = {"memory": "cache_bytes"}
     memory: Bytes = _engine["cache_bytes"]
+    prepare_next_turn: bool = _engine["prepare_next_turn"]
 
 
 class SchedulerSection(EngineSettings):
@@ -136,6 +137,7 @@ class RequestSection(EngineSettings):
 
     engine_names: ClassVar = {"timeout_s": "request_timeout_s"}
     timeout_s: float = _engine["request_timeout_s"]
+    linger_s: float = _engine["linger_s"]
     context_policy: str = _engine["context_policy"]
 
 
