@@ -18,7 +18,7 @@ class PagePool:
         self.n_pages = n_pages
         # Whole pages of the system: only those can be given back.
         self.page_bytes = (page_bytes + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
-        self._memory = Memory(n_pages * page_bytes)
+        self._memory = Memory(n_pages * self.page_bytes)
         self._free = list(range(n_pages - 1, -1, -1))  # the lowest number is taken first
 
     @property
@@ -43,3 +43,8 @@ class PagePool:
 
     def address(self, page: int) -> int:
         return self._memory.address + page * self.page_bytes
+
+    def view(self, page: int) -> memoryview:
+        """A page's memory, to be read from or written to a file."""
+        first = page * self.page_bytes
+        return self._memory.bytes[first : first + self.page_bytes].data
