@@ -171,6 +171,7 @@ read_i32 = _scalar_read(ir.IntType(32), types.int32)
 read_i64 = _scalar_read(ir.IntType(64), types.int64)
 read_f32 = _scalar_read(ir.FloatType(), types.float32)
 read_f64 = _scalar_read(ir.DoubleType(), types.float64)
+write_u8 = _scalar_write(ir.IntType(8), types.uint8)
 write_u16 = _scalar_write(ir.IntType(16), types.uint16)
 write_i32 = _scalar_write(ir.IntType(32), types.int32)
 write_f32 = _scalar_write(ir.FloatType(), types.float32)
@@ -193,6 +194,19 @@ def read_f16(typingctx, address):
         return builder.extract_element(wide, I32(0))
 
     return types.float32(types.int64), codegen
+
+
+@intrinsic
+def write_f16(typingctx, address, value):
+    """Write an f32 number as a half."""
+
+    def codegen(context, builder, _sig, args):
+        lanes = ll.splat(builder, args[1], ir.VectorType(ir.FloatType(), 8))
+        bits = builder.extract_element(ll.narrow_f16(builder, lanes, 8), I32(0))
+        builder.store(bits, ll.pointer(builder, args[0], bits.type)).align = 1
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float32), codegen
 
 
 @intrinsic
