@@ -27,6 +27,7 @@ from engine.kernels.kv_page import (
     k_at,
     k_scales_at,
     load_numbers,
+    number_bytes,
     v_at,
     v_scales_at,
 )
@@ -49,6 +50,7 @@ from engine.kernels.simd import (
     mul,
     outer_fma,
     plus_scalar,
+    prefetch,
     read_f32,
     read_i32,
     read_i64,
@@ -106,18 +108,29 @@ def results_bytes(n_head: int, n_head_kv: int, head_dim: int) -> int:
 
 
 @inline
-def _scores(kv_type, grid, q, head_dim, keys, scales, probs):
-    """probs[r, t] = q[r] . key t, for all PAGE positions."""
+def _fetch(address, n_bytes):
+    """Ask for memory that is soon to be read."""
+    for i in range(0, n_bytes, 64):
+        prefetch(address + i)
+
+
+@inline
+def _scores(kv_type, grid, q, head_dim, keys, scales, probs, values):
+    """probs[r, t] = q[r] . key t, for all PAGE positions. Fetches the page's values meanwhile."""
     for t in range(0, PAGE, _J * L):
         sums = zeros(grid)
         if kv_type == Q8_0:
             for first in range(0, head_dim, GROUP):
                 scale = load_tile_f16(_COLUMNS, scales + (first // GROUP * PAGE + t) * 2, 0)
                 for d in range(first, min(first + GROUP, head_dim)):
+                    if t == 0:
+                        prefetch(values + d * PAGE)
                     column = mul(load_numbers(kv_type, _COLUMNS, keys, d * PAGE + t), scale)
                     sums = outer_fma(sums, column, q + 4 * d, 4 * head_dim)
         else:
             for d in range(head_dim):
+                if t == 0:
+                    _fetch(values + d * PAGE * number_bytes(kv_type), PAGE * number_bytes(kv_type))
                 column = load_numbers(kv_type, _COLUMNS, keys, d * PAGE + t)
                 sums = outer_fma(sums, column, q + 4 * d, 4 * head_dim)
         store_tile(probs + 4 * t, 4 * PAGE, sums)
@@ -157,10 +170,12 @@ def _softmax_step(kv_type, scores, n_hidden, n_visible, state, scales):
 
 
 @inline
-def _weigh(kv_type, grid, columns, out, head_dim, d, factors, probs, values, n_visible):
+def _weigh(kv_type, grid, columns, out, head_dim, d, factors, probs, values, n_visible, ahead):
     """out[r, d..] = out * factors[r] + probs[r] . values, for the dimensions of one grid."""
     sums = scale_rows(load_tile(grid, out + 4 * d, 4 * head_dim), factors)
     for t in range(n_visible):
+        if d == 0:
+            _fetch(ahead + t * head_dim * number_bytes(kv_type), head_dim * number_bytes(kv_type))
         column = load_numbers(kv_type, columns, values, t * head_dim + d)
         sums = outer_fma(sums, column, probs + 4 * t, 4 * PAGE)
     store_tile(out + 4 * d, 4 * head_dim, sums)
@@ -169,7 +184,7 @@ def _weigh(kv_type, grid, columns, out, head_dim, d, factors, probs, values, n_v
 @inline
 def _attend_page(
     kv_type, grid, grid_1, n, q, out, states, limits, window,
-    layer, head, n_kv, head_dim, start, probs, factors,
+    layer, head, n_kv, head_dim, start, probs, factors, next_layer,
 ):  # fmt: skip
     """Take one page into account for n (R or 1) queries.
 
@@ -177,7 +192,9 @@ def _attend_page(
     page; start: position of its first token.
     """
     keys = k_at(kv_type, layer, head, head_dim)
-    _scores(kv_type, grid, q, head_dim, keys, k_scales_at(layer, head, n_kv, head_dim), probs)
+    values = v_at(kv_type, layer, head, n_kv, head_dim)
+    ahead = k_at(kv_type, next_layer, head, head_dim)
+    _scores(kv_type, grid, q, head_dim, keys, k_scales_at(layer, head, n_kv, head_dim), probs, values)
     scales = v_scales_at(layer, head, n_kv, head_dim)
     most = 0
     for r in range(n):
@@ -187,13 +204,12 @@ def _attend_page(
         line, state = probs + 4 * PAGE * r, states + 8 * r
         factor = _softmax_step(kv_type, line, limit - window, n_visible, state, scales)
         write_f32(factors + 4 * r, factor)
-    values = v_at(kv_type, layer, head, n_kv, head_dim)
     d = 0
     while d + _J * L <= head_dim:
-        _weigh(kv_type, grid, _COLUMNS, out, head_dim, d, factors, probs, values, most)
+        _weigh(kv_type, grid, _COLUMNS, out, head_dim, d, factors, probs, values, most, ahead)
         d += _J * L
     while d < head_dim:
-        _weigh(kv_type, grid_1, _COLUMN, out, head_dim, d, factors, probs, values, most)
+        _weigh(kv_type, grid_1, _COLUMN, out, head_dim, d, factors, probs, values, most, ahead)
         d += L
 
 
@@ -283,17 +299,18 @@ def _attention(kv_type, op, batch, thread):
             first += part * n_pages
             for p in range(first, min(first + n_pages, last // PAGE + 1)):
                 layer = read_i64(table + 8 * p) + o.layer_offset
+                next_layer = read_i64(table + 8 * min(p + 1, last // PAGE)) + o.layer_offset
                 if n == 1:
                     _attend_page(
                         kv_type, _LINE, _LINE_1, 1, queries, outputs, states, limits, o.window,
-                        layer, head, n_kv, head_dim, p * PAGE, probs, factors,
+                        layer, head, n_kv, head_dim, p * PAGE, probs, factors, next_layer,
                     )  # fmt: skip
                     continue
                 for i in range(0, padded, R):
                     q, out = queries + i * head_dim * 4, outputs + i * head_dim * 4
                     _attend_page(
                         kv_type, _GRID, _GRID_1, R, q, out, states + 8 * i, limits + 4 * i,
-                        o.window, layer, head, n_kv, head_dim, p * PAGE, probs, factors,
+                        o.window, layer, head, n_kv, head_dim, p * PAGE, probs, factors, next_layer,
                     )  # fmt: skip
             row = stop
         if n_parts > 1 and fetch_add(o.arrived + ARRIVED_BYTES * head, 1) < n_parts - 1:
