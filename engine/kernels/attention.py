@@ -50,7 +50,7 @@ from engine.kernels.simd import (
     mul,
     outer_fma,
     plus_scalar,
-    prefetch,
+    prefetch_l2,
     read_f32,
     read_i32,
     read_i64,
@@ -109,14 +109,14 @@ def results_bytes(n_head: int, n_head_kv: int, head_dim: int) -> int:
 
 @inline
 def _fetch(address, n_bytes):
-    """Ask for memory that is soon to be read."""
+    """Ask for memory that is read next: pages lie apart, which the CPU does not foresee."""
     for i in range(0, n_bytes, 64):
-        prefetch(address + i)
+        prefetch_l2(address + i)
 
 
 @inline
 def _scores(kv_type, grid, q, head_dim, keys, scales, probs, values):
-    """probs[r, t] = q[r] . key t, for all PAGE positions. Fetches the page's values meanwhile."""
+    """probs[r, t] = q[r] . key t, for all PAGE positions; the page's values are fetched."""
     for t in range(0, PAGE, _J * L):
         sums = zeros(grid)
         if kv_type == Q8_0:
@@ -124,7 +124,7 @@ def _scores(kv_type, grid, q, head_dim, keys, scales, probs, values):
                 scale = load_tile_f16(_COLUMNS, scales + (first // GROUP * PAGE + t) * 2, 0)
                 for d in range(first, min(first + GROUP, head_dim)):
                     if t == 0:
-                        prefetch(values + d * PAGE)
+                        prefetch_l2(values + d * PAGE)
                     column = mul(load_numbers(kv_type, _COLUMNS, keys, d * PAGE + t), scale)
                     sums = outer_fma(sums, column, q + 4 * d, 4 * head_dim)
         else:
@@ -171,7 +171,10 @@ def _softmax_step(kv_type, scores, n_hidden, n_visible, state, scales):
 
 @inline
 def _weigh(kv_type, grid, columns, out, head_dim, d, factors, probs, values, n_visible, ahead):
-    """out[r, d..] = out * factors[r] + probs[r] . values, for the dimensions of one grid."""
+    """out[r, d..] = out * factors[r] + probs[r] . values, for the dimensions of one grid.
+
+    ahead: the next page's keys, fetched meanwhile.
+    """
     sums = scale_rows(load_tile(grid, out + 4 * d, 4 * head_dim), factors)
     for t in range(n_visible):
         if d == 0:
@@ -189,12 +192,14 @@ def _attend_page(
     """Take one page into account for n (R or 1) queries.
 
     limits: i32, how many tokens of the chat each may see; layer: address of the layer's part of the
-    page; start: position of its first token.
+    page; start: position of its first token; next_layer: as `layer`, of the page after it.
     """
     keys = k_at(kv_type, layer, head, head_dim)
     values = v_at(kv_type, layer, head, n_kv, head_dim)
     ahead = k_at(kv_type, next_layer, head, head_dim)
-    _scores(kv_type, grid, q, head_dim, keys, k_scales_at(layer, head, n_kv, head_dim), probs, values)
+    _scores(
+        kv_type, grid, q, head_dim, keys, k_scales_at(layer, head, n_kv, head_dim), probs, values
+    )
     scales = v_scales_at(layer, head, n_kv, head_dim)
     most = 0
     for r in range(n):

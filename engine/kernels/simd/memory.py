@@ -130,16 +130,24 @@ def load_bits(typingctx, kind, address, yes, no):
     return kind.of(kind, types.int64, yes, no), codegen
 
 
-@intrinsic
-def prefetch(typingctx, address):
-    """Ask for a cache line that will be read soon, once, and not again; any address is allowed."""
+def _prefetch(locality):
+    @intrinsic
+    def verb(typingctx, address):
+        def codegen(context, builder, _sig, args):
+            pointer = builder.inttoptr(args[0], I8P)
+            values = [pointer, I32(0), I32(locality), I32(1)]
+            ll.call(builder, "llvm.prefetch.p0", ir.VoidType(), values)
+            return context.get_dummy_value()
 
-    def codegen(context, builder, _sig, args):
-        pointer = builder.inttoptr(args[0], I8P)
-        ll.call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32(0), I32(0), I32(1)])
-        return context.get_dummy_value()
+        return types.void(types.int64), codegen
 
-    return types.void(types.int64), codegen
+    return verb
+
+
+# Ask for a cache line that will be read soon, once, and not again; any address is allowed.
+prefetch = _prefetch(0)
+# The same, but only into the L2 cache, which may wait for more lines at a time than the L1.
+prefetch_l2 = _prefetch(2)
 
 
 def _scalar_read(of, numba_type):
