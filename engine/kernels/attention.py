@@ -21,7 +21,6 @@ from engine.kernels.atomics import fetch_add
 from engine.kernels.kv_page import (
     F16,
     F32,
-    GROUP,
     PAGE,
     Q8_0,
     k_at,
@@ -45,7 +44,6 @@ from engine.kernels.simd import (
     load,
     load_f16,
     load_tile,
-    load_tile_f16,
     max_lanes,
     mul,
     outer_fma,
@@ -115,33 +113,25 @@ def _fetch(address, n_bytes):
 
 
 @inline
-def _scores(kv_type, grid, q, head_dim, keys, scales, probs, values):
+def _scores(kv_type, grid, q, head_dim, keys, probs, values):
     """probs[r, t] = q[r] . key t, for all PAGE positions; the page's values are fetched."""
+    row_bytes = PAGE * number_bytes(kv_type)
     for t in range(0, PAGE, _J * L):
         sums = zeros(grid)
-        if kv_type == Q8_0:
-            for first in range(0, head_dim, GROUP):
-                scale = load_tile_f16(_COLUMNS, scales + (first // GROUP * PAGE + t) * 2, 0)
-                for d in range(first, min(first + GROUP, head_dim)):
-                    if t == 0:
-                        prefetch_l2(values + d * PAGE)
-                    column = mul(load_numbers(kv_type, _COLUMNS, keys, d * PAGE + t), scale)
-                    sums = outer_fma(sums, column, q + 4 * d, 4 * head_dim)
-        else:
-            for d in range(head_dim):
-                if t == 0:
-                    _fetch(values + d * PAGE * number_bytes(kv_type), PAGE * number_bytes(kv_type))
-                column = load_numbers(kv_type, _COLUMNS, keys, d * PAGE + t)
-                sums = outer_fma(sums, column, q + 4 * d, 4 * head_dim)
+        for d in range(head_dim):
+            if t == 0:
+                _fetch(values + d * row_bytes, row_bytes)
+            column = load_numbers(kv_type, _COLUMNS, keys, d * PAGE + t)
+            sums = outer_fma(sums, column, q + 4 * d, 4 * head_dim)
         store_tile(probs + 4 * t, 4 * PAGE, sums)
 
 
 @inline
-def _softmax_step(kv_type, scores, n_hidden, n_visible, state, scales):
+def _softmax_step(kv_type, scores, n_hidden, n_visible, state, k_scales, v_scales):
     """Turn PAGE scores of one query into weights, and bring its state (maximum, sum) up to date.
 
     The first n_hidden positions lie before the window, those from n_visible on in the future.
-    scales: of the values, with which the weights are multiplied.
+    k_scales, v_scales: what the scores, and the weights at last, are multiplied with (q8_0).
 
     Returns what the query's earlier output is to be multiplied with.
     """
@@ -150,7 +140,10 @@ def _softmax_step(kv_type, scores, n_hidden, n_visible, state, scales):
     peak = never
     for t in range(0, PAGE, L):
         place = plus_scalar(lane_index(i32xL), t)
-        s = where_less(place, limit, load(f32xL, scores + 4 * t), never)
+        s = load(f32xL, scores + 4 * t)
+        if kv_type == Q8_0:
+            s = mul(s, load_f16(f32xL, k_scales + 2 * t))
+        s = where_less(place, limit, s, never)
         s = where_less(place, first, never, s)
         store(scores + 4 * t, s)
         peak = larger(s, peak)
@@ -161,7 +154,7 @@ def _softmax_step(kv_type, scores, n_hidden, n_visible, state, scales):
         p = exp(sub(load(f32xL, scores + 4 * t), splat(f32xL, new)))
         total = add(total, p)
         if kv_type == Q8_0:
-            p = mul(p, load_f16(f32xL, scales + 2 * t))
+            p = mul(p, load_f16(f32xL, v_scales + 2 * t))
         store(scores + 4 * t, p)
     correction = sum_lanes(exp(splat(f32xL, old - new))) / L
     write_f32(state, new)
@@ -196,18 +189,17 @@ def _attend_page(
     """
     keys = k_at(kv_type, layer, head, head_dim)
     values = v_at(kv_type, layer, head, n_kv, head_dim)
+    k_scales = k_scales_at(layer, head, n_kv, head_dim)
+    v_scales = v_scales_at(layer, head, n_kv, head_dim)
     ahead = k_at(kv_type, next_layer, head, head_dim)
-    _scores(
-        kv_type, grid, q, head_dim, keys, k_scales_at(layer, head, n_kv, head_dim), probs, values
-    )
-    scales = v_scales_at(layer, head, n_kv, head_dim)
+    _scores(kv_type, grid, q, head_dim, keys, probs, values)
     most = 0
     for r in range(n):
         limit = read_i32(limits + 4 * r) - start
         n_visible = min(max(limit, 0), PAGE)
         most = max(most, n_visible)
-        line, state = probs + 4 * PAGE * r, states + 8 * r
-        factor = _softmax_step(kv_type, line, limit - window, n_visible, state, scales)
+        line, state, n_hidden = probs + 4 * PAGE * r, states + 8 * r, limit - window
+        factor = _softmax_step(kv_type, line, n_hidden, n_visible, state, k_scales, v_scales)
         write_f32(factors + 4 * r, factor)
     d = 0
     while d + _J * L <= head_dim:

@@ -6,12 +6,14 @@ A page holds PAGE tokens of all layers. A layer's part, n_kv heads of head_dim:
                                  neighbouring tokens, so that scores need no sums across lanes
     V  [n_kv][PAGE][head_dim]    token by token
 
-and for q8_0, whose numbers are i8 times a scale:
+and for q8_0, whose numbers are i8 times a scale that a head of a token has:
 
-    K scales  f16[n_kv][head_dim / GROUP][PAGE]   some dimensions of keys are far larger than
-                                                  others, so that GROUP of them share a scale
-    V scales  f16[n_kv][PAGE]                     one for a token's head: it costs nothing, as the
-                                                  token's weight can be multiplied with it
+    K scales, V scales  f16[n_kv][PAGE]     they cost nothing: scores and weights can be multiplied
+                                            with them instead
+
+Some dimensions of keys are many times larger than others, and one scale would leave few bits to the
+rest. So keys of q8_0 are kept rotated (rope.py), which spreads each dimension over all of them, and
+queries are rotated alike: scores stay the same.
 
 Kernels are compiled for one type each: a `kv_type` argument is a constant in them.
 """
@@ -22,7 +24,6 @@ from engine.jit import inline
 from engine.kernels.simd import load_tile, load_tile_f16, load_tile_i8
 
 PAGE = 64  # tokens
-GROUP = 32  # dimensions of a key that share a scale
 
 F16, F32, Q8_0 = 0, 1, 2
 KV_TYPES = {"f16": F16, "f32": F32, "q8_0": Q8_0}
@@ -35,17 +36,10 @@ def number_bytes(kv_type):
     return 4 if kv_type == F32 else 1 if kv_type == Q8_0 else 2
 
 
-@inline
-def n_groups(head_dim):
-    """Scales of a token's key."""
-    return (head_dim + GROUP - 1) // GROUP
-
-
 def layer_bytes(kv_type: int, n_kv: int, head_dim: int) -> int:
     """Bytes of one layer in a page. For Python."""
     numbers = 2 * n_kv * head_dim * PAGE * int(number_bytes.py_func(kv_type))
-    scales = n_kv * (int(n_groups.py_func(head_dim)) + 1) * PAGE * 2
-    return numbers + (scales if kv_type == Q8_0 else 0)
+    return numbers + (2 * n_kv * PAGE * 2 if kv_type == Q8_0 else 0)
 
 
 @inline
@@ -63,13 +57,13 @@ def v_at(kv_type, layer, head, n_kv, head_dim):
 @inline
 def k_scales_at(layer, head, n_kv, head_dim):
     """Address of a head's scales of keys. q8_0 only."""
-    return layer + (2 * n_kv * head_dim + head * n_groups(head_dim) * 2) * PAGE
+    return layer + 2 * (n_kv * head_dim + head) * PAGE
 
 
 @inline
 def v_scales_at(layer, head, n_kv, head_dim):
     """Address of a head's scales of values. q8_0 only."""
-    return layer + (2 * n_kv * head_dim + n_kv * n_groups(head_dim) * 2 + head * 2) * PAGE
+    return layer + 2 * (n_kv * head_dim + n_kv + head) * PAGE
 
 
 @inline

@@ -11,7 +11,6 @@ from engine.kernels.activation import inverse_rms
 from engine.kernels.kv_page import (
     F16,
     F32,
-    GROUP,
     PAGE,
     Q8_0,
     k_at,
@@ -105,6 +104,24 @@ def _norm_head(head, weight, head_dim, eps):
 
 
 @inline
+def _rotate(x, head_dim):
+    """Hadamard's rotation of a head, f32[head_dim] at x, in place: sums and differences over all
+    dimensions, or over each run of as many as the largest power of 2 that divides head_dim.
+
+    Longer by sqrt(n), n the length of a run.
+    """
+    n = head_dim & -head_dim
+    half = 1
+    while half < n:
+        for first in range(0, head_dim, 2 * half):
+            for i in range(first, first + half):
+                a, b = read_f32(x + 4 * i), read_f32(x + 4 * (i + half))
+                write_f32(x + 4 * i, a + b)
+                write_f32(x + 4 * (i + half), a - b)
+        half *= 2
+
+
+@inline
 def _pack(kv_type, x, n, out, scale_at):
     """Write n f32 at x as numbers of the page at `out`; q8_0: and their scale at scale_at."""
     if kv_type == Q8_0:
@@ -131,11 +148,7 @@ def _pack(kv_type, x, n, out, scale_at):
 def _store_key(kv_type, x, layer, head, n_kv, head_dim, slot):
     """Write the key f32[head_dim] at x into its column of the page."""
     packed = stack(_PACKED)
-    group = GROUP if kv_type == Q8_0 else head_dim
-    for first in range(0, head_dim, group):
-        scale_at = k_scales_at(layer, head, n_kv, head_dim) + (first // GROUP * PAGE + slot) * 2
-        n = min(group, head_dim - first)
-        _pack(kv_type, x + 4 * first, n, packed + first * number_bytes(kv_type), scale_at)
+    _pack(kv_type, x, head_dim, packed, k_scales_at(layer, head, n_kv, head_dim) + 2 * slot)
     out = k_at(kv_type, layer, head, head_dim) + slot * number_bytes(kv_type)
     for d in range(head_dim):
         if kv_type == Q8_0:
@@ -170,9 +183,16 @@ def _rope_and_store(kv_type, op, batch):
             q = o.x + (row * o.n_head + head * group + g) * head_dim * 4
             _norm_head(q, o.q_norm, head_dim, o.eps)
             _turn(q, angles, o.n_rot, o.rope_halves)
+            if kv_type == Q8_0:
+                _rotate(q, head_dim)
         k, v = o.y + item * head_dim * 4, o.z + item * head_dim * 4
         _norm_head(k, o.k_norm, head_dim, o.eps)
         _turn(k, angles, o.n_rot, o.rope_halves)
+        if kv_type == Q8_0:
+            _rotate(k, head_dim)
+            inverse = splat(f32xL, 1.0 / (head_dim & -head_dim))  # of both rotations' lengths
+            for d in range(0, head_dim, L):
+                store(k + 4 * d, mul(load(f32xL, k + 4 * d), inverse))
 
         pos = read_i32(b.pos + 4 * row)
         page = read_i64(read_i64(b.pages + 8 * row) + pos // PAGE * 8)
