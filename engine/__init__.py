@@ -22,10 +22,15 @@ from engine.errors import (
     EngineFailed,
     GGUFError,
     InvalidRequest,
+    OutOfMemory,
     QueueFull,
+    Replaced,
+    TimedOut,
     UnsupportedModel,
 )
 from engine.generation import (
+    Difference,
+    Estimate,
     Event,
     Failed,
     Finished,
@@ -37,20 +42,25 @@ from engine.generation import (
     Token,
 )
 from engine.info import LoadProgress, ModelInfo
+from engine.memory_report import ChatMemory, MemoryReport
+from engine.request_options import RequestOptions
 from engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from engine.engine import Engine
 
 __all__ = [
+    "ChatMemory",
     "ChatTemplateError",
     "ConfigError",
     "ContextLengthExceeded",
+    "Difference",
     "Engine",
     "EngineClosed",
     "EngineConfig",
     "EngineError",
     "EngineFailed",
+    "Estimate",
     "Event",
     "Failed",
     "FinishReason",
@@ -59,11 +69,16 @@ __all__ = [
     "Generation",
     "InvalidRequest",
     "LoadProgress",
+    "MemoryReport",
     "ModelInfo",
+    "OutOfMemory",
     "Phase",
     "Progress",
     "QueueFull",
+    "Replaced",
+    "RequestOptions",
     "SamplingParams",
+    "TimedOut",
     "Timings",
     "Token",
     "UnsupportedModel",

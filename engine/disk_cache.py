@@ -72,8 +72,8 @@ class DiskCache:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of those chats' files."""
-        return sum(chat.n_bytes for chat in self._chats.values())
+        """Bytes of those chats' files. Any thread."""
+        return sum(chat.n_bytes for chat in list(self._chats.values()))
 
     def longest_prefix(self, ids: Sequence[int]) -> Match | None:
         """The stored chat that shares the longest beginning with ids; None = no token is shared."""

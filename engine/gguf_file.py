@@ -75,6 +75,11 @@ class GGUFFile:
         """u8 view of all before the first tensor's data: metadata and tensor directory."""
         return self._bytes[: min((t.offset for t in self.tensors.values()), default=self.n_bytes)]
 
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Address and size of the whole mapping."""
+        return int(self._bytes.ctypes.data), self.n_bytes
+
     def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
         """u8[n_bytes] read-only view of a tensor's data in the mapping; keeps the mapping alive.
 

@@ -1,6 +1,6 @@
 """The transformer, top to bottom: the plan for a model's weights, run over batches.
 
-Knows no chats and no text. One plan serves prefill (many rows) and decode (one row).
+Knows no chats and no text. One plan serves prefill (many rows) and decode (a row of each chat).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from engine.kernels.team import Team
 from engine.kernels.tile import tile_bytes
 from engine.model_config import ModelConfig
 from engine.pace import Pace
-from engine.plan import Batch, Plan, Workspace
+from engine.plan import Batch, Part, Plan, Workspace
 from engine.quants.base import FewInput
 from engine.weights import LayerWeights, Matrix, Vector, Weights
 
@@ -54,6 +54,7 @@ class Model:
     """A model ready to run: weights, plan, workspace and thread team.
 
     max_rows: tokens of one run at most.
+    on_layout: called when all sizes are known, before anything is compiled; may raise.
     on_compile: called with (done, total) while kernels are compiled or loaded.
     kv_type:    of keys and values in the pages: a key of KV_TYPES.
     """
@@ -65,6 +66,7 @@ class Model:
         max_rows: int,
         n_threads: int,
         on_compile: Callable[[int, int], None] = lambda done, total: None,
+        on_layout: Callable[[Model], None] = lambda model: None,
         kv_type: str = "f16",
     ) -> None:
         self.config = config
@@ -82,6 +84,7 @@ class Model:
         self._buffer_rows = (max_rows + _ROW_GROUP - 1) // _ROW_GROUP * _ROW_GROUP
         self._frequencies: list[npt.NDArray[np.float64]] = []
         self._logits = self._lay_out()
+        on_layout(self)
         functions = self.plan.functions()
         for done, function in enumerate(functions):
             on_compile(done, len(functions))
@@ -91,18 +94,17 @@ class Model:
         self.team = Team(n_threads)
         self.pace = Pace(n_threads)
 
-    def forward(
-        self, tokens: Sequence[int], first_pos: int, pages: int, rows_out: Sequence[int]
-    ) -> npt.NDArray[np.float32]:
-        """Run the plan over one chat's next tokens, at most max_rows.
+    def forward(self, parts: Sequence[Part]) -> npt.NDArray[np.float32]:
+        """Run the plan over the next tokens of one or several chats, at most max_rows together.
 
-        pages: address of the chat's page table.
-        Returns logits f32[len(rows_out), n_vocab] of the rows named in rows_out, overwritten by
-        the next run. Raises Cancelled when the batch was cancelled meanwhile.
+        Returns logits f32[n, n_vocab] of the rows that the parts name in rows_out, in order,
+        overwritten by the next run. Raises Cancelled when the batch was cancelled meanwhile.
         """
-        planes = 2 if len(tokens) * self.n_weights_per_token <= _PRECISE_WORK else 1
-        self.batch.fill(tokens, first_pos, pages, rows_out, planes)
-        if len(tokens) > 1:
+        n_rows = sum(len(part.tokens) for part in parts)
+        n_out = sum(len(part.rows_out) for part in parts)
+        planes = 2 if n_rows * self.n_weights_per_token <= _PRECISE_WORK else 1
+        self.batch.fill(parts, planes)
+        if n_rows > 1:
             self.team.run(self.plan.address, len(self.plan), self.batch.address)
         else:
             start = time.perf_counter()
@@ -112,7 +114,7 @@ class Model:
             self.pace.note(time.perf_counter() - start)
         if self.batch.cancelled:
             raise Cancelled
-        return self._logits[: len(rows_out), : self.n_vocab]
+        return self._logits[:n_out, : self.n_vocab]
 
     @property
     def fraction_done(self) -> float:

@@ -21,6 +21,7 @@ from engine.kernels.kv_page import KV_TYPES, PAGE
 from engine.kv_cache import PagePool
 from engine.model import Model
 from engine.model_config import ModelConfig
+from engine.plan import Part
 from engine.weights import Weights
 from tests.reference import ReferenceModel
 from tests.tiny_gguf import write_tiny_gguf
@@ -111,12 +112,8 @@ def test_rows_of_several_chats_in_one_batch(tmp_path: Path, kv_type: str) -> Non
         for (chat, pos), next_row in zip(rows, [*rows[1:], (None, 0)], strict=True):
             if next_row[0] != chat:
                 score(chats[chat], tokens[: pos + 1], chunk=64)
-        batch = model.batch
-        batch.fill([tokens[pos] for _, pos in rows], 0, 0, range(len(rows)))
-        batch.positions[: len(rows)] = [pos for _, pos in rows]
-        batch.pages[: len(rows)] = [chats[chat]._table.ctypes.data for chat, _ in rows]
-        model.team.run(model.plan.address, len(model.plan), batch.address)
-        found = model._logits[: len(rows), : model.n_vocab]
+        parts = [Part([tokens[p]], p, chats[c]._table.ctypes.data, [0]) for c, p in rows]
+        found = model.forward(parts)
         assert relative_rms(found, expected[[pos for _, pos in rows]]) < ROUNDING[kv_type]
 
 
