@@ -13,6 +13,7 @@ What is named here is the public API; nothing else is imported from outside.
 from typing import TYPE_CHECKING, Any
 
 from engine.config import EngineConfig
+from engine.context import FittedChat
 from engine.errors import (
     ChatTemplateError,
     ConfigError,
@@ -65,6 +66,7 @@ __all__ = [
     "Failed",
     "FinishReason",
     "Finished",
+    "FittedChat",
     "GGUFError",
     "Generation",
     "InvalidRequest",

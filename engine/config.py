@@ -24,6 +24,7 @@ _RANGES = {
     "max_waiting": (0, 1 << 20),
     "queue_timeout_s": (0, 1e7),
     "request_timeout_s": (0, 1e7),
+    "linger_s": (0, 3600),
     "max_memory_bytes": (0, 1 << 50),
 }
 
@@ -49,6 +50,8 @@ class EngineConfig:
     max_waiting: int = 32  # requests that may wait; one more is refused with QueueFull
     queue_timeout_s: float = 0  # a request may wait for its turn; 0 = for ever
     request_timeout_s: float = 0  # a request may take in all; 0 = any time
+    linger_s: float = 0  # a request goes on after its client has left, to be joined by a retry
+    prepare_next_turn: bool = True  # read in idle time what the next turn is going to begin with
     context_policy: str = "error"  # for chats longer than n_ctx (context.py)
     max_memory_bytes: int = 0  # anonymous memory of the process; 0 = what the machine has free
     lock_weights: bool = False  # keep the weights in memory, whatever else needs it (mlock)

@@ -18,8 +18,15 @@ from gguf.constants import LlamaFileType
 
 from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig
+from engine.context import FittedChat, fit_chat, next_turn_ids
 from engine.cpus import count_cpus
-from engine.errors import ContextLengthExceeded, EngineFailed, GGUFError, InvalidRequest
+from engine.errors import (
+    ChatTemplateError,
+    ContextLengthExceeded,
+    EngineFailed,
+    GGUFError,
+    InvalidRequest,
+)
 from engine.free_memory import free_memory, resident
 from engine.generation import Estimate, Event, Failed, Finished, Generation, Token
 from engine.gguf_file import GGUFFile
@@ -128,7 +135,7 @@ class Engine:
                 self.tokenizer,
                 Scheduler(POLICIES[config.policy], config.max_running, config.max_waiting),
                 n_ctx,
-                TimeLimits(config.queue_timeout_s, config.request_timeout_s),
+                TimeLimits(config.queue_timeout_s, config.request_timeout_s, config.linger_s),
             )
             self._watch = Watch(free_memory, self._gguf.n_bytes, self._worker.relieve)
             undo.pop_all()
@@ -155,6 +162,29 @@ class Engine:
             template_kwargs=template_kwargs,
         )
         return self.tokenizer.encode_template(rendered)
+
+    def fit_chat(self, messages: list[dict[str, Any]], n_reply: int, **template: Any) -> FittedChat:
+        """A chat without so many of its oldest turns that n_reply tokens are left for the reply.
+
+        template: as for `encode_chat`. Raises ContextLengthExceeded and ChatTemplateError.
+        """
+        return fit_chat(
+            messages, lambda left: self.encode_chat(left, **template), self.model.n_ctx, n_reply
+        )
+
+    def prepare_next_turn(self, messages: list[dict[str, Any]], **template: Any) -> None:
+        """Read in idle time what the next turn is going to begin with, as far as that is not in the
+        cache: many templates leave out the thinking of earlier turns, and the answer behind it
+        would have to be read again when the user waits.
+
+        messages: the chat with its last reply, as a client sends it back; template: as for
+        `encode_chat`. Takes milliseconds; does nothing where the template refuses the chat.
+        """
+        if not self.config.prepare_next_turn:
+            return
+        with contextlib.suppress(ChatTemplateError):
+            ids = next_turn_ids(messages, lambda chat: self.encode_chat(chat, **template))
+            self._worker.prepare(ids)
 
     def submit(
         self,

@@ -121,6 +121,7 @@ class CacheSection(EngineSettings):
     kv_type: str = _engine["kv_type"]
     disk: Bytes = _engine["disk_bytes"]
     folder: str = _engine["disk_folder"]
+    prepare_next_turn: bool = _engine["prepare_next_turn"]
 
 
 class SchedulerSection(EngineSettings):
@@ -143,6 +144,7 @@ class RequestSection(EngineSettings):
 
     engine_names: ClassVar = {"timeout_s": "request_timeout_s"}
     timeout_s: float = _engine["request_timeout_s"]
+    linger_s: float = _engine["linger_s"]
     context_policy: str = _engine["context_policy"]
 
 

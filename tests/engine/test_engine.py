@@ -253,3 +253,47 @@ def test_who_hears_the_last_event_may_ask_for_more_at_once(model_path: Path) -> 
     with Engine(EngineConfig(model_path, n_ctx=N_CTX, max_waiting=0)) as engine:
         for _ in range(30):
             run(engine, PROMPT, always(A, max_tokens=1))
+
+
+THINKING_TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{{ m.content.split('</think>')[-1] if m.role == 'assistant' else m.content }}"
+    "{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def test_an_answer_behind_dropped_thinking_is_read_in_idle_time(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "thinking.gguf", chat_template=THINKING_TEMPLATE, n_ctx=512)
+    with Engine(EngineConfig(path, n_ctx=512)) as engine:
+        chat = [{"role": "user", "content": "Why is the sky blue? " * 3}]
+        prompt = engine.encode_chat(chat)
+        answer = "Because of how light is scattered. " * 3
+        reply = engine.encode_prompt("<think>" + "hm " * 30 + "</think>" + answer)
+        # The reply as if it had been written: the same tokens, read after the prompt.
+        run(engine, [*prompt, *reply], always(IM_END, max_tokens=1))
+        chat.append({"role": "assistant", "content": answer})
+        later = engine.encode_chat([*chat, {"role": "user", "content": "Really?"}])
+        assert engine.estimate(later).n_cached == len(prompt)
+        engine.prepare_next_turn(chat)
+        limit = time.monotonic() + 5
+        while engine.estimate(later).n_cached < len(later) - len("Really?") - 12:
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+        params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+        found, finished = run(engine, later, params)
+        assert finished.n_cached > len(prompt) + len(engine.encode_prompt(answer))
+        engine._cache.clear()
+        assert run(engine, later, params)[0] == found
+
+
+def test_a_long_chat_loses_its_oldest_turns(engine: Engine) -> None:
+    chat = [{"role": "system", "content": "Be brief."}]
+    for i in range(9):
+        chat += [{"role": r, "content": f"{r} {i}"} for r in ("user", "assistant")]
+    chat.append({"role": "user", "content": "And now?"})
+    fitted = engine.fit_chat(chat, n_reply=32)
+    assert fitted.n_dropped > 0
+    assert (fitted.messages[0], fitted.messages[-1]) == (chat[0], chat[-1])
+    assert len(fitted.prompt_ids) <= N_CTX - 32
+    assert engine.encode_chat(fitted.messages) == fitted.prompt_ids
