@@ -128,14 +128,56 @@ class ChatCache:
         n = min(match.n_common, len(ids) - 1)
         if n < n_in_memory + _NEAR or not self._free_pages(n_pages(n), is_short=False):
             return None
-        pages = [self._pool.take() for _ in range(n_pages(n))]
-        if not self._store.load(match, [self._pool.view(page) for page in pages]):
-            for page in pages:
-                self._pool.free(page)
+        store = self._store
+        return self._fill(ids[:n], lambda pages: store.load(match, pages))
+
+    def _fill(
+        self, ids: Sequence[int], fill: Callable[[Sequence[memoryview]], bool]
+    ) -> Chat | None:
+        """A new chat in pages that `fill` writes, and says whether it could; they must be free."""
+        pages = [self._pool.take() for _ in range(n_pages(len(ids)))]
+        is_filled = False
+        try:
+            is_filled = fill([self._pool.view(page) for page in pages])
+        finally:
+            if not is_filled:
+                for page in pages:
+                    self._pool.free(page)
+        if not is_filled:
             return None
         chat = self._new_chat()
-        chat.adopt(ids[:n], pages)
+        chat.adopt(ids, pages)
         return chat
+
+    # --- at a user's wish ---------------------------------------------------------------------
+
+    def views(self, chat: Chat) -> list[memoryview]:
+        """The memory that holds a chat."""
+        return [self._pool.view(page) for page in chat.pages[: n_pages(len(chat.ids))]]
+
+    def add(self, ids: Sequence[int], fill: Callable[[Sequence[memoryview]], None]) -> None:
+        """Take in an idle chat, as the most recently used, whose pages `fill` writes.
+
+        Raises NoRoom, and what `fill` raises.
+        """
+        if not self._free_pages(n_pages(len(ids)), is_short=len(ids) <= self._n_short):
+            raise NoRoom
+
+        def fill_all(pages: Sequence[memoryview]) -> bool:
+            fill(pages)
+            return True
+
+        chat = self._fill(ids, fill_all)
+        assert chat is not None, "what cannot be filled raises"
+        self._idle[chat] = None
+
+    def drop(self, chat: Chat) -> bool:
+        """Forget a chat without storing it. Returns whether it was idle: a busy one stays."""
+        if chat not in self._idle:
+            return False
+        del self._idle[chat]
+        chat.restart()
+        return True
 
     # --- room ---------------------------------------------------------------------------------
 
@@ -211,8 +253,7 @@ class ChatCache:
             return
         others = (count_common(other.ids, chat.ids) for other in self if other is not chat)
         if len(chat.ids) - max(others, default=0) >= _NEAR:
-            held = chat.pages[: n_pages(len(chat.ids))]
-            self._store.store(chat.ids, [self._pool.view(page) for page in held])
+            self._store.store(chat.ids, self.views(chat))
 
 
 def short_tokens(n_ctx: int) -> int:

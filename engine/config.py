@@ -45,6 +45,7 @@ class EngineConfig:
     kv_type: str = "f16"  # numbers of keys and values: f16, f32, or q8_0 for half the memory
     disk_bytes: int = 2 << 30  # chats on the disk that left memory; 0 = none
     disk_folder: str | Path = ""  # where they are; "" = in the cache folder
+    saved_folder: str | Path = ""  # where chats are saved by name; "" = they cannot be
     policy: str = "fcfs"  # who comes first (policy.py)
     max_running: int = 1  # chats that decode together
     max_waiting: int = 32  # requests that may wait; one more is refused with QueueFull

@@ -121,6 +121,7 @@ class CacheSection(EngineSettings):
     kv_type: str = _engine["kv_type"]
     disk: Bytes = _engine["disk_bytes"]
     folder: str = _engine["disk_folder"]
+    saved_folder: str = _engine["saved_folder"]
     prepare_next_turn: bool = _engine["prepare_next_turn"]
 
 
