@@ -42,7 +42,7 @@ from engine.generation import (
     Timings,
     Token,
 )
-from engine.info import LoadProgress, ModelInfo
+from engine.info import LoadProgress, ModelInfo, SavedChat
 from engine.memory_report import ChatMemory, MemoryReport
 from engine.request_options import RequestOptions
 from engine.sampling_params import SamplingParams
@@ -80,6 +80,7 @@ __all__ = [
     "Replaced",
     "RequestOptions",
     "SamplingParams",
+    "SavedChat",
     "TimedOut",
     "Timings",
     "Token",

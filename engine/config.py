@@ -9,12 +9,17 @@ from pathlib import Path
 
 from engine.errors import ConfigError
 
-_CHOICES = {"policy": ("fcfs", "sjf", "priority"), "context_policy": ("error", "slide")}
+_CHOICES = {
+    "kv_type": ("f16", "f32", "q8_0"),
+    "policy": ("fcfs", "sjf", "priority"),
+    "context_policy": ("error", "slide"),
+}
 _RANGES = {
     "n_ctx": (0, 1 << 24),
     "n_threads": (0, 1024),
     "prefill_chunk": (1, 4096),
     "cache_bytes": (0, 1 << 50),
+    "disk_bytes": (0, 1 << 50),
     "max_running": (1, 64),
     "max_waiting": (0, 1 << 20),
     "queue_timeout_s": (0, 1e7),
@@ -37,6 +42,10 @@ class EngineConfig:
     prefill_chunk: int = 256  # prompt tokens per plan run; more is faster, and needs more workspace
     tokenizer_pre: str = ""  # pre-tokenizer to use in place of one that this engine does not know
     cache_bytes: int = 0  # keys and values of all chats; 0 = a share of what memory is free
+    kv_type: str = "f16"  # numbers of keys and values: f16, f32, or q8_0 for half the memory
+    disk_bytes: int = 2 << 30  # chats on the disk that left memory; 0 = none
+    disk_folder: str | Path = ""  # where they are; "" = in the cache folder
+    saved_folder: str | Path = ""  # where chats are saved by name; "" = they cannot be
     policy: str = "fcfs"  # who comes first (policy.py)
     max_running: int = 1  # chats that decode together
     max_waiting: int = 32  # requests that may wait; one more is refused with QueueFull

@@ -11,7 +11,8 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gguf.constants import LlamaFileType
 
@@ -25,19 +26,24 @@ from engine.errors import (
     EngineFailed,
     GGUFError,
     InvalidRequest,
+    OutOfMemory,
 )
 from engine.free_memory import free_memory, resident
 from engine.generation import Estimate, Event, Failed, Finished, Generation, Token
 from engine.gguf_file import GGUFFile
-from engine.info import LoadProgress, ModelInfo
+from engine.info import LoadProgress, ModelInfo, SavedChat
 from engine.memory import Budget, Sizes, plan_memory
-from engine.memory_report import MemoryReport, mapped_resident_bytes
+from engine.memory_report import ChatMemory, MemoryReport, mapped_resident_bytes
 from engine.model_config import ModelConfig
 from engine.pressure import Watch
 from engine.request_options import DEFAULT_OPTIONS, RequestOptions
 from engine.residency import lock, resident_bytes
 from engine.sampling_params import SamplingParams
 from engine.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # they bring Numba
+    from engine.chat import Chat
+    from engine.saved_chats import SavedChats
 
 log = logging.getLogger("rushlight.engine")
 
@@ -81,9 +87,14 @@ class Engine:
             _check_vocabulary(self._gguf, self.tokenizer.n_vocab, weights.token_embd.n_out)
             from engine.chat import Chat
             from engine.chat_cache import ChatCache, least_pages, short_tokens
+            from engine.disk_cache import DiskCache
+            from engine.fingerprint import fingerprint
+            from engine.jit import cache_root
+            from engine.kernels.kv_page import LAYOUT
             from engine.kv_cache import PagePool
             from engine.model import Model
             from engine.policy import POLICIES
+            from engine.saved_chats import SavedChats
             from engine.scheduler import Scheduler
             from engine.worker import TimeLimits, Worker
 
@@ -107,6 +118,7 @@ class Engine:
                     LoadProgress("compiling kernels", done, total)
                 ),
                 on_layout=plan,
+                kv_type=config.kv_type,
             )
             undo.callback(self._model.close)
             n_ctx = self.budget.n_ctx
@@ -115,7 +127,13 @@ class Engine:
                 lock(*self._gguf.extent)
             self._pool = PagePool(self.budget.n_pages, self._model.page_bytes)
             self._new_chat: Callable[[], Chat] = lambda: Chat(self._model, self._pool, n_ctx)
-            self._cache = ChatCache(self._new_chat, self._pool, short_tokens(n_ctx))
+            key = fingerprint(self._gguf, config.kv_type, LAYOUT)
+            folder = Path(config.disk_folder or cache_root() / "chats")
+            self._disk = DiskCache(folder, config.disk_bytes, key, self._pool.page_bytes)
+            self._saved: SavedChats | None = None
+            if config.saved_folder:
+                self._saved = SavedChats(Path(config.saved_folder), key, self._pool.page_bytes)
+            self._cache = ChatCache(self._new_chat, self._pool, short_tokens(n_ctx), self._disk)
             self._worker = Worker(
                 self._model,
                 self._cache,
@@ -243,9 +261,66 @@ class Engine:
             weights_mapped=self._gguf.n_bytes,
             weights_cached=resident_bytes(*self._gguf.extent),
             kv_limit=self._pool.limit * self._pool.page_bytes,
-            disk_cache=0,
+            disk_cache=self._disk.n_bytes,
             chats=self._cache.memory(),
         )
+
+    def chats(self) -> tuple[ChatMemory, ...]:
+        """The chats in memory: those that are answered now, then the most recently used first."""
+        return tuple(chat for chat in self._cache.memory() if chat.n_tokens)
+
+    def saved_chats(self) -> list[SavedChat]:
+        """All in config.saved_folder, by name. Raises InvalidRequest when none is configured."""
+        return self._saved_folder().all()
+
+    def save_chat(self, n: int, name: str) -> SavedChat:
+        """Save the n-th of `chats` under a name, in place of an older one of that name.
+
+        Raises InvalidRequest, OSError, and what `submit` raises when the engine is over.
+        """
+        saved = self._saved_folder()
+
+        def save() -> SavedChat:
+            chat = self._chat(n)
+            return saved.save(name, chat.ids, self._cache.views(chat))
+
+        return self._worker.call(save).result()
+
+    def restore_chat(self, name: str) -> SavedChat:
+        """Read a saved chat into memory, as the most recently used. Raises what `save_chat` does,
+        and OutOfMemory.
+        """
+        from engine.chat_cache import NoRoom
+
+        saved = self._saved_folder()
+
+        def restore() -> SavedChat:
+            chat, header = saved.open(name)
+            if len(header.ids) > self.model.n_ctx:
+                raise ContextLengthExceeded(len(header.ids), self.model.n_ctx)
+            try:
+                self._cache.add(header.ids.tolist(), lambda pages: saved.read(name, header, pages))
+            except NoRoom:
+                raise OutOfMemory(f"there is no room for '{name}' beside running chats") from None
+            return chat
+
+        return self._worker.call(restore).result()
+
+    def erase_saved_chat(self, name: str) -> SavedChat:
+        """Delete a saved chat. Raises InvalidRequest, OSError."""
+        return self._saved_folder().erase(name)
+
+    def drop_chat(self, n: int) -> int:
+        """Forget the n-th of `chats`. Returns its tokens. Raises what `save_chat` does."""
+
+        def drop() -> int:
+            chat = self._chat(n)
+            n_tokens = len(chat.ids)
+            if not self._cache.drop(chat):
+                raise InvalidRequest(f"chat {n} is being answered", "id_slot")
+            return n_tokens
+
+        return self._worker.call(drop).result()
 
     @property
     def failure(self) -> EngineFailed | None:
@@ -253,9 +328,12 @@ class Engine:
         return self._worker.failure
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Cancel all requests, end the engine's threads and give its memory back. Idempotent."""
+        """Cancel all requests, end the engine's threads, store the chats on the disk and give the
+        memory back. Idempotent.
+        """
         self._watch.close()
         if self._worker.close(timeout_s):
+            self._cache.save()
             self._cache.clear()
             self._model.close()
         else:
@@ -266,6 +344,17 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _chat(self, n: int) -> Chat:
+        chats = [chat for chat in self._cache if chat.ids]
+        if not 0 <= n < len(chats):
+            raise InvalidRequest(f"there is no chat {n}; {len(chats)} are in memory", "id_slot")
+        return chats[n]
+
+    def _saved_folder(self) -> SavedChats:
+        if self._saved is None:
+            raise InvalidRequest("chats cannot be saved: cache.saved_folder is not set")
+        return self._saved
 
     def _read_ahead(self) -> None:
         """Have the weights read in the order of the file, instead of a little per page fault."""
