@@ -36,7 +36,8 @@ ThreadsOption = Annotated[
     int | None, typer.Option(min=0, help="Threads; 0 = the CPUs this process may use")
 ]
 CtxOption = Annotated[
-    int | None, typer.Option(min=0, help="Tokens a chat may hold; 0 = the model's own, up to 4096")
+    int | None,
+    typer.Option(min=0, help="Tokens a chat may hold; 0 = what fits, up to the model's own"),
 ]
 SystemOption = Annotated[str | None, typer.Option(help="What the model is told beforehand")]
 MaxTokensOption = Annotated[

@@ -13,6 +13,7 @@ What is named here is the public API; nothing else is imported from outside.
 from typing import TYPE_CHECKING, Any
 
 from engine.config import EngineConfig
+from engine.context import FittedChat
 from engine.errors import (
     ChatTemplateError,
     ConfigError,
@@ -22,10 +23,15 @@ from engine.errors import (
     EngineFailed,
     GGUFError,
     InvalidRequest,
+    OutOfMemory,
     QueueFull,
+    Replaced,
+    TimedOut,
     UnsupportedModel,
 )
 from engine.generation import (
+    Difference,
+    Estimate,
     Event,
     Failed,
     Finished,
@@ -36,34 +42,46 @@ from engine.generation import (
     Timings,
     Token,
 )
-from engine.info import LoadProgress, ModelInfo
+from engine.info import LoadProgress, ModelInfo, SavedChat
+from engine.memory_report import ChatMemory, MemoryReport
+from engine.request_options import RequestOptions
 from engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from engine.engine import Engine
 
 __all__ = [
+    "ChatMemory",
     "ChatTemplateError",
     "ConfigError",
     "ContextLengthExceeded",
+    "Difference",
     "Engine",
     "EngineClosed",
     "EngineConfig",
     "EngineError",
     "EngineFailed",
+    "Estimate",
     "Event",
     "Failed",
     "FinishReason",
     "Finished",
+    "FittedChat",
     "GGUFError",
     "Generation",
     "InvalidRequest",
     "LoadProgress",
+    "MemoryReport",
     "ModelInfo",
+    "OutOfMemory",
     "Phase",
     "Progress",
     "QueueFull",
+    "Replaced",
+    "RequestOptions",
     "SamplingParams",
+    "SavedChat",
+    "TimedOut",
     "Timings",
     "Token",
     "UnsupportedModel",
