@@ -13,6 +13,7 @@ What is named here is the public API; nothing else is imported from outside.
 from typing import TYPE_CHECKING, Any
 
 from engine.config import EngineConfig
+from engine.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallDelta, ToolCallStart
 from engine.errors import (
     ChatTemplateError,
     ConfigError,
@@ -37,6 +38,7 @@ from engine.generation import (
     Token,
 )
 from engine.info import LoadProgress, ModelInfo
+from engine.request_options import RequestOptions
 from engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -45,7 +47,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ChatTemplateError",
     "ConfigError",
+    "ContentDelta",
     "ContextLengthExceeded",
+    "Delta",
     "Engine",
     "EngineClosed",
     "EngineConfig",
@@ -63,9 +67,13 @@ __all__ = [
     "Phase",
     "Progress",
     "QueueFull",
+    "ReasoningDelta",
+    "RequestOptions",
     "SamplingParams",
     "Timings",
     "Token",
+    "ToolCallDelta",
+    "ToolCallStart",
     "UnsupportedModel",
 ]
 

@@ -45,7 +45,9 @@ class Sequence:
         self._n_max = room if params.max_tokens is None else min(params.max_tokens, room)
         self._eog_ids = tokenizer.eog_ids
         self._sampler = Sampler(params, tokenizer.n_vocab, self.prompt_ids, tokenizer.eog_ids)
-        self._decoder = StreamDecoder(tokenizer, after=self.prompt_ids[-1])
+        self._decoder = StreamDecoder(
+            tokenizer, self.prompt_ids[-1], generation.options.visible_ids
+        )
         self._stop = StopChecker(params.stop)
         self._since = time.monotonic()  # when the phase began
         self._spent: dict[Phase, float] = {}
