@@ -13,6 +13,7 @@ What is named here is the public API; nothing else is imported from outside.
 from typing import TYPE_CHECKING, Any
 
 from engine.config import EngineConfig
+from engine.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallDelta, ToolCallStart
 from engine.errors import (
     ChatTemplateError,
     ConfigError,
@@ -37,15 +38,19 @@ from engine.generation import (
     Token,
 )
 from engine.info import LoadProgress, ModelInfo
+from engine.request_options import RequestOptions
 from engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from engine.engine import Engine
+    from engine.grammar import Grammar
 
 __all__ = [
     "ChatTemplateError",
     "ConfigError",
+    "ContentDelta",
     "ContextLengthExceeded",
+    "Delta",
     "Engine",
     "EngineClosed",
     "EngineConfig",
@@ -57,25 +62,34 @@ __all__ = [
     "Finished",
     "GGUFError",
     "Generation",
+    "Grammar",
     "InvalidRequest",
     "LoadProgress",
     "ModelInfo",
     "Phase",
     "Progress",
     "QueueFull",
+    "ReasoningDelta",
+    "RequestOptions",
     "SamplingParams",
     "Timings",
     "Token",
+    "ToolCallDelta",
+    "ToolCallStart",
     "UnsupportedModel",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Engine comes when it is asked for: NumPy and the tokenizers take 0.2 s, for which a server
-    need not wait before it listens.
+    """Engine and Grammar come when they are asked for: NumPy and the tokenizers take 0.2 s, for
+    which a server need not wait before it listens.
     """
     if name == "Engine":
         from engine.engine import Engine
 
         return Engine
+    if name == "Grammar":
+        from engine.grammar import Grammar
+
+        return Grammar
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,6 +15,7 @@ from typing import Any
 
 from gguf.constants import LlamaFileType
 
+from engine.chat_format import ChatFormat
 from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig
 from engine.cpus import count_cpus
@@ -23,6 +24,7 @@ from engine.generation import Event, Failed, Finished, Generation, Token
 from engine.gguf_file import GGUFFile
 from engine.info import LoadProgress, ModelInfo
 from engine.model_config import ModelConfig
+from engine.request_options import DEFAULT_OPTIONS, RequestOptions
 from engine.sampling_params import SamplingParams
 from engine.tokenizer import Tokenizer
 
@@ -57,6 +59,7 @@ class Engine:
             report(LoadProgress("reading tokenizer", 0, 1))
             self.tokenizer = Tokenizer.from_gguf(self._gguf, config.tokenizer_pre)
             self.chat_template = ChatTemplate.from_gguf(self._gguf, self.tokenizer)
+            self.chat_format = ChatFormat.of(self.chat_template, self.tokenizer)
             n_ctx = _choose_n_ctx(config, model_config)
 
             report(LoadProgress("compiling kernels", 0, 1))
@@ -117,6 +120,7 @@ class Engine:
         prompt_ids: Sequence[int],
         params: SamplingParams,
         on_event: Callable[[Event], None],
+        options: RequestOptions = DEFAULT_OPTIONS,
     ) -> Generation:
         """Queue a request. on_event hears Token events and then one Finished or Failed, from the
         engine thread.
@@ -128,7 +132,7 @@ class Engine:
         nothing was queued.
         """
         self._check(prompt_ids, params)
-        return self._worker.submit(Generation(list(prompt_ids), params, on_event))
+        return self._worker.submit(Generation(list(prompt_ids), params, on_event, options))
 
     def generate(
         self, prompt: str | Sequence[int], params: SamplingParams | None = None

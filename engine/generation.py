@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.errors import EngineError
+from engine.request_options import DEFAULT_OPTIONS, RequestOptions
 from engine.sampling_params import SamplingParams
 
 
@@ -105,6 +106,7 @@ class Generation:
     prompt_ids: list[int]
     params: SamplingParams
     on_event: Callable[[Event], None]
+    options: RequestOptions = DEFAULT_OPTIONS
     id: int = field(default_factory=lambda: next(_ids))
     _cancel: threading.Event = field(default_factory=threading.Event)
     _on_cancel: Callable[[], None] = lambda: None
