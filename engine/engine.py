@@ -135,7 +135,10 @@ class Engine:
         return self._worker.submit(Generation(list(prompt_ids), params, on_event, options))
 
     def generate(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        options: RequestOptions = DEFAULT_OPTIONS,
     ) -> Iterator[Token | Finished]:
         """Run one request; yields Token events, then Finished. Closing the iterator cancels.
 
@@ -143,7 +146,7 @@ class Engine:
         """
         ids = self.encode_prompt(prompt) if isinstance(prompt, str) else prompt
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        generation = self.submit(ids, params or SamplingParams(), events.put)
+        generation = self.submit(ids, params or SamplingParams(), events.put, options)
         return _until_finished(generation, events)
 
     @property
