@@ -39,6 +39,7 @@ from engine.generation import (
     Generation,
     Phase,
     Progress,
+    PromptScored,
     Timings,
     Token,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "OutOfMemory",
     "Phase",
     "Progress",
+    "PromptScored",
     "QueueFull",
     "ReasoningDelta",
     "Replaced",

@@ -20,7 +20,7 @@ from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig
 from engine.cpus import count_cpus
 from engine.errors import ContextLengthExceeded, EngineFailed, GGUFError, InvalidRequest
-from engine.generation import Estimate, Event, Failed, Finished, Generation, Token
+from engine.generation import Estimate, Event, Failed, Finished, Generation, PromptScored, Token
 from engine.gguf_file import GGUFFile
 from engine.info import LoadProgress, ModelInfo
 from engine.model_config import ModelConfig
@@ -157,6 +157,7 @@ class Engine:
         options: RequestOptions = DEFAULT_OPTIONS,
     ) -> Iterator[Token | Finished]:
         """Run one request; yields Token events, then Finished. Closing the iterator cancels.
+        PromptScored events are for those who `submit`.
 
         prompt: text, or token ids. Raises what `submit` raises, and the error of a Failed.
         """
@@ -236,6 +237,8 @@ def _until_finished(
             event = events.get()
             if isinstance(event, Failed):
                 raise event.error
+            if isinstance(event, PromptScored):
+                continue
             yield event
             if isinstance(event, Finished):
                 return

@@ -1,4 +1,4 @@
-"""One request as the outside sees it: a Generation handle and the three events it reports.
+"""One request as the outside sees it: a Generation handle and the events it reports.
 
 The engine thread is the only writer; any thread may read `progress()` and call `cancel()`.
 """
@@ -50,6 +50,21 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptScored:
+    """Some of the prompt was read, and each token of it scored; `prompt_logprobs` asks for that.
+
+    first:    the place in the prompt of the first token scored here. Its first one never is, as
+              nothing precedes it.
+    logprobs: as Token.logprob, of that token and those that follow it.
+    tops:     as Token.top, for each of them.
+    """
+
+    first: int
+    logprobs: tuple[float, ...]
+    tops: tuple[tuple[tuple[int, float], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The last event of a request that ended well (or was cancelled)."""
 
@@ -84,7 +99,7 @@ class Failed:
     error: EngineError
 
 
-Event = Token | Finished | Failed
+Event = PromptScored | Token | Finished | Failed
 
 
 class Phase(enum.StrEnum):

@@ -45,6 +45,8 @@ class LogProbs:
     def top(self, n: int) -> tuple[tuple[int, float], ...]:
         """The n most likely tokens, best first, of equals the lowest id first."""
         n = min(n, len(self.logits))
+        if n == 0:
+            return ()
         ids = np.sort(top_k(self.logits, n)) if n < len(self.logits) else np.arange(n)
         best_first = ids[np.argsort(-self.logits[ids], kind="stable")]
         return tuple((token_id, self[token_id]) for token_id in best_first.tolist())

@@ -18,6 +18,9 @@ class RequestOptions:
     visible_ids:  control tokens whose text is to show in Token.text, such as `ChatFormat`'s; all
                   others are ''. End tokens never show.
     grammar:      the reply is a text of it, unless a limit or a stop string cuts it.
+    prompt_logprobs: score the prompt's tokens too, in PromptScored events before the first Token;
+                  `n_probs` says with how many alternatives. Nothing of the prompt comes from the
+                  cache then.
     priority:     with the policy "priority" a higher one runs first, and preempts.
     max_time_s:   for queue, prefill and decode together; None = no limit.
     replaces_key: a waiting request with the same key is ended by this one.
@@ -26,6 +29,7 @@ class RequestOptions:
 
     visible_ids: frozenset[int] = frozenset()
     grammar: Grammar | None = None
+    prompt_logprobs: bool = False
     priority: int = 0
     max_time_s: float | None = None
     replaces_key: str | None = None

@@ -25,9 +25,11 @@ from engine.generation import (
     Generation,
     Phase,
     Progress,
+    PromptScored,
     Timings,
     Token,
 )
+from engine.logprobs import LogProbs
 from engine.stop import StopChecker
 from engine.tokenizer import StreamDecoder, Tokenizer
 
@@ -63,6 +65,7 @@ class Sequence:
         self.n_prefilled = 0
         self.n_decoded = 0
         self.interruption: Interruption | None = None
+        self._n_scored = 0  # prompt tokens whose logits were seen
         self.n_reading = 0  # prompt tokens of the chunk being read
         self._last: Finished | Failed | None = None
         params = generation.params
@@ -87,6 +90,31 @@ class Sequence:
     def n_left(self) -> int:
         """Tokens that are not read yet."""
         return len(self.ids) - (len(self.chat.ids) if self.chat else 0)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the logits of no prompt token are wanted any more."""
+        return not self.options.prompt_logprobs or self._n_scored + 1 >= len(self.prompt_ids)
+
+    @property
+    def cacheable_ids(self) -> list[int]:
+        """The tokens that may come from the cache; those to be scored must be read."""
+        return self.ids if self.is_scored else self.ids[: self._n_scored + 1]
+
+    def score(self, first: int, logits: npt.NDArray[np.float32]) -> None:
+        """Report how likely the prompt's tokens are.
+
+        logits: f32[n, n_vocab] after its tokens from place `first` on; the last may be left out.
+        """
+        logits = logits[max(self._n_scored - first, 0) :]  # after a pause some come again
+        n_probs = self.generation.params.n_probs or 0
+        logprobs, tops = [], []
+        for row, token_id in zip(logits, self.prompt_ids[self._n_scored + 1 :], strict=False):
+            log_probs = LogProbs.of(row)
+            logprobs.append(log_probs[token_id])
+            tops.append(log_probs.top(n_probs))
+        self._report(PromptScored(self._n_scored + 1, tuple(logprobs), tuple(tops)))
+        self._n_scored += len(logprobs)
 
     def run_on(self, chat: Chat) -> None:
         """Begin, or go on after a pause."""

@@ -115,10 +115,10 @@ def xtc(candidates: Candidates, threshold: float, min_keep: int) -> None:
 
 
 def top_k(logits: Floats, k: int) -> Ids:
-    """Indices of the k largest, first ones of equals; in no order that matters. k < len(logits)."""
+    """Indices of the k largest, first ones of equals; in no order that matters. 0 < k < len."""
     # Lay the logits out in 2 k columns or more. Each column's maximum is some logit, so at least k
     # logits reach the k-th largest maximum, and seldom many more. With one row it is exact.
-    n_rows = max(min(len(logits) // (2 * k), 64), 1) if k else 1
+    n_rows = max(min(len(logits) // (2 * k), 64), 1)
     n_columns = len(logits) // n_rows
     maxima = logits[: n_rows * n_columns].reshape(n_rows, n_columns).max(axis=0)
     maxima.partition(n_columns - k)

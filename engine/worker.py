@@ -26,6 +26,7 @@ from engine.tokenizer import Tokenizer
 
 log = logging.getLogger("rushlight.engine")
 
+_SCORE_BYTES = 1 << 24  # of logits at once, when all are wanted: they grow with the vocabulary
 _OTHERS_WAIT_S = 0.5  # for how long a chunk of one prompt may hold up other replies
 _LEAST_CHUNK = 32  # tokens: smaller ones read the weights too often
 
@@ -256,7 +257,7 @@ class Worker:
             sequence.generation.difference = Difference(
                 parting.at, decode(parting.cached_ids), decode(parting.prompt_ids)
             )
-        sequence.run_on(self._cache.open(sequence.ids))
+        sequence.run_on(self._cache.open(sequence.cacheable_ids))
 
     def _run_step(self) -> None:
         with self._lock:
@@ -284,16 +285,24 @@ class Worker:
         n = min(sequence.n_left - 1, self._model.max_rows)
         if others_wait:
             n = min(n, max(_LEAST_CHUNK, self._speed.prefill_tokens_in(_OTHERS_WAIT_S)))
+        is_scored = sequence.is_scored
+        if not is_scored:
+            n = min(n, max(_SCORE_BYTES // (4 * self._tokenizer.n_vocab), 1))
         first = len(chat.ids)
         self._cache.make_room([chat], n, len(sequence.ids))
         self._model.batch.rewind()
         sequence.n_reading = n
         start = time.perf_counter()
         try:
-            chat.prefill(sequence.ids[first : first + n], want_logits=False)
+            chunk = sequence.ids[first : first + n]
+            if is_scored:
+                chat.prefill(chunk, want_logits=False)
+            else:
+                sequence.score(first, chat.score(chunk)[:, : self._tokenizer.n_vocab])
         finally:
             sequence.n_reading = 0
-        self._speed.note_prefill(n, time.perf_counter() - start)
+        if is_scored:
+            self._speed.note_prefill(n, time.perf_counter() - start)
         sequence.n_prefilled = max(sequence.n_prefilled, len(chat.ids))
 
     def _decode(self, sequences: tuple[Sequence, ...]) -> None:
