@@ -120,11 +120,11 @@ def test_tokens_and_prompt_are_scored_as_the_reference_does(
     tops = [top for event in scored for top in event.tops] + [token.top for token in tokens]
     assert len(ours) == len(tops) == len(ids) - 1
     np.testing.assert_allclose(
-        ours, [row[i] for row, i in zip(expected, ids[1:], strict=False)], atol=2e-3
+        ours, [row[i] for row, i in zip(expected, ids[1:], strict=False)], atol=5e-3
     )
     for top, row in zip(tops, expected, strict=False):
-        np.testing.assert_allclose([v for _, v in top], np.sort(row)[::-1][:3], atol=2e-3)
-        np.testing.assert_allclose([row[i] for i, _ in top], [v for _, v in top], atol=2e-3)
+        np.testing.assert_allclose([v for _, v in top], np.sort(row)[::-1][:3], atol=5e-3)
+        np.testing.assert_allclose([row[i] for i, _ in top], [v for _, v in top], atol=5e-3)
 
 
 def test_nothing_is_scored_unless_asked_for(float_model: Path) -> None:
