@@ -204,8 +204,12 @@ inline: Any = numba.njit(nogil=True, forceinline=True, **_OPTIONS)
 
 
 def entry(*signatures: str) -> Any:
-    """Decorator for a function that Python calls: compiled for these signatures, and cached."""
-    return numba.njit(list(signatures), nogil=True, cache=CACHE_DIR is not None, **_OPTIONS)
+    """Decorator for a function that Python calls: compiled for these signatures, and cached.
+
+    Sums may be taken in any order here, so that they become vectors.
+    """
+    options = {**_OPTIONS, "fastmath": {"contract", "reassoc"}}
+    return numba.njit(list(signatures), nogil=True, cache=CACHE_DIR is not None, **options)
 
 
 class Native:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol, Self
 
@@ -163,9 +163,26 @@ class Tokenizer:
         pieces = self._special.split(rendered)
         return self._encode((unshield(p) if isinstance(p, str) else p for p in pieces), True)
 
+    def encode_continuation(self, text: str) -> list[int]:
+        """Token ids of a text that goes on behind other text: nothing is put before it. Control
+        tokens' texts stay text. Raises InvalidRequest as `encode`.
+        """
+        pieces = self._added_words.split(text)
+        return [i for p in pieces for i in ([p] if isinstance(p, int) else self._merger.encode(p))]
+
+    def split_special(self, text: str) -> list[str | int]:
+        """A text cut at its special tokens: their ids, and the text between them."""
+        return list(self._special.split(text))
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some tokens, control tokens left out; see StreamDecoder."""
-        decoder = StreamDecoder(self)
+        return self._decode(ids, StreamDecoder(self))
+
+    def decode_all(self, ids: Sequence[int]) -> str:
+        """The text of some tokens, control tokens and all."""
+        return self._decode(ids, StreamDecoder(self, visible_ids=frozenset(ids)))
+
+    def _decode(self, ids: Iterable[int], decoder: StreamDecoder) -> str:
         return "".join([decoder.push(token_id) for token_id in ids])
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -197,12 +214,20 @@ class StreamDecoder:
 
     Everything `push` returned, joined, is the exact text. Bytes that can be part of no character
     come out as U+FFFD, once that is certain; a character never finished is dropped, as half of one
-    is no text. Control tokens are ''. The space that `encode` puts before a text is taken away
-    again.
+    is no text. Control tokens are '', but for visible ones. The space that `encode` puts before a
+    text is taken away again.
     """
 
-    def __init__(self, tokenizer: Tokenizer, after: int | None = None) -> None:
-        """after: the token before the first one; None at the beginning of a text."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        after: int | None = None,
+        visible_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        """after: the token before the first one; None at the beginning of a text.
+        visible_ids: control tokens that come out as their names.
+        """
+        self._visible_ids = visible_ids
         self._vocabulary = tokenizer.vocabulary
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._space_prefix = tokenizer.space_prefix
@@ -211,7 +236,7 @@ class StreamDecoder:
     def push(self, token_id: int) -> str:
         """The text that is complete with this token."""
         begins, self._begins = self._begins, self._vocabulary.is_special(token_id)
-        if self._vocabulary.is_hidden(token_id):
+        if token_id not in self._visible_ids and self._vocabulary.is_hidden(token_id):
             return ""
         data = self._vocabulary.bytes_of(token_id)
         if begins and self._space_prefix and not self._begins:
