@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from engine.call_grammar import call_grammar
 from engine.channel_parser import MARKS as CHANNEL_MARKS
 from engine.channel_parser import SIGNS as CHANNEL_SIGNS
 from engine.channel_parser import ChannelParser
@@ -45,7 +46,7 @@ class ChatFormat:
         self._turn_start = _turn_start(template, self.thinking)
         self._tokenizer = tokenizer
 
-        control = tokenizer.vocabulary.control
+        self._control = control = tokenizer.vocabulary.control
         marks = [mark for marks in self.thinking for mark in marks.all]
         reply_tokens = _tokens_in(marks + list(CHANNEL_MARKS) * self._has_channels, control)
         tool_tokens = _tokens_in(self.tool_format.marks, control)
@@ -78,6 +79,16 @@ class ChatFormat:
             ends_thinking=self._tool_openers if tools else (),
             written=self._written(prompt_tail),
         )
+
+    def call_grammar(
+        self, tools: Sequence[Tool], parallel: bool = False, prompt_tail: str = ""
+    ) -> str:
+        """A grammar, in llguidance's Lark, of a reply that calls one of the tools, or several.
+
+        Where the prompt has opened the thinking, that comes first.
+        """
+        thinking = self.parser(prompt_tail).open_thinking
+        return call_grammar(self.tool_format, tools, parallel, self._control, thinking)
 
     def _written(self, prompt_tail: str) -> str:
         """What the prompt holds of the reply."""
