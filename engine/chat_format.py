@@ -19,7 +19,6 @@ from engine.reply_parser import ReplyParser
 from engine.special_tokens import unshield
 from engine.thinking import THINK, ThinkingMarks, find_marks, find_switch
 from engine.tokenizer import Tokenizer
-from engine.tool_formats import find_tool_format
 from engine.tool_formats.base import Tool
 
 # The beginning of a reply that a prompt may hold lies within so many tokens of its end.
@@ -38,10 +37,10 @@ class ChatFormat:
     """
 
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
-        text = template.source + template.specimen
+        text = template.marked_text
         self.thinking: Final[Sequence[ThinkingMarks]] = find_marks(text)
         self.thinking_switch: Final = find_switch(template.variables)
-        self.tool_format: Final = find_tool_format(text)
+        self.tool_format: Final = template.tool_format
         self._has_channels = all(sign in text for sign in CHANNEL_SIGNS)
         self._turn_start = _turn_start(template, self.thinking)
         self._tokenizer = tokenizer

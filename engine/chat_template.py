@@ -20,6 +20,7 @@ from engine.chat_messages import normalise_messages
 from engine.errors import ChatTemplateError, InvalidRequest
 from engine.gguf_file import GGUFFile
 from engine.special_tokens import SpecialTokens, unshield
+from engine.template_fit import fit
 from engine.template_sandbox import (
     MAX_STEPS,
     GivenList,
@@ -38,6 +39,8 @@ from engine.template_style import (
     find_style,
 )
 from engine.tokenizer import Tokenizer
+from engine.tool_formats import find_tool_format
+from engine.tool_formats.base import ToolFormat
 
 CHATML: Final = (
     "{% for message in messages %}"
@@ -59,6 +62,9 @@ NO_TEMPLATE: Final = (
     "this model's file has no chat template, and its vocabulary is neither ChatML's nor Llama 3's;"
     " use plain completions, or a model made for chat"
 )
+
+TEMPLATE_KEY: Final = "tokenizer.chat_template"
+TEMPLATE_NAMES: Final = ("default", "tool_use")  # behind the key and a point, in some files
 
 ASSISTANT_TEXTS: Final = ("content", "reasoning_content", "reasoning", "thinking")
 THINKING_TAGS: Final = frozenset({"<think>", "</think>", "[THINK]", "[/THINK]"})
@@ -86,12 +92,15 @@ class ChatTemplate:
         tokens: Mapping[str, str] | None = None,
         control: Iterable[str] = (),
         user_defined: Iterable[str] = (),
+        variants: Mapping[str, ChatTemplate] | None = None,
     ) -> None:
         """Compile; a bad template does not raise but sets `error`.
 
         tokens: variables that hold a token's text, such as bos_token.
         control, user_defined: texts of the model's special tokens.
+        variants: the model's other templates by name; `tool_use` serves chats with tools.
         """
+        self._variants = variants or {}
         self.source: Final = source
         self.error = "" if source else NO_TEMPLATE
         self.variables: frozenset[str] = frozenset()
@@ -119,10 +128,13 @@ class ChatTemplate:
             if token_id is not None and 0 <= token_id < tokenizer.n_vocab:
                 tokens[variable] = vocabulary.texts[token_id]
         special = vocabulary.control.keys() | vocabulary.user_defined.keys()
-        source = gguf.get_str("tokenizer.chat_template", "")
-        if not source:
+        known = (tokens, vocabulary.control, vocabulary.user_defined)
+        named = {name: gguf.get_str(f"{TEMPLATE_KEY}.{name}", "") for name in TEMPLATE_NAMES}
+        source = gguf.get_str(TEMPLATE_KEY, "") or named.pop("default")
+        if not source and not any(named.values()):
             source = next((text for text, needed in DEFAULTS if needed <= special), "")
-        return cls(source, tokens, vocabulary.control, vocabulary.user_defined)
+        variants = {name: cls(text, *known) for name, text in named.items() if text}
+        return cls(source, *known, variants)
 
     def render(
         self,
@@ -140,8 +152,14 @@ class ChatTemplate:
         """
         if self.error:
             raise ChatTemplateError(self.error)
-        if tools and not self.variables & {"tools", "functions"}:
-            raise InvalidRequest("this model's chat template has no place for tools", "tools")
+        if tools and "tool_use" in self._variants:
+            return self._variants["tool_use"].render(
+                messages,
+                add_generation_prompt=add_generation_prompt,
+                tools=tools,
+                documents=documents,
+                template_kwargs=template_kwargs,
+            )
         if documents and "documents" not in self.variables:
             raise InvalidRequest("this model's chat template has no place for them", "documents")
         for name in template_kwargs or {}:
@@ -152,10 +170,12 @@ class ChatTemplate:
                 )
         normal = normalise_messages(messages)
         try:
+            shielded_tools = _shielded(tools, self._all_tokens)
+            prepared = [self._prepare(message) for message in normal]
             shielded = {
                 **_shielded(template_kwargs or {}, self._all_tokens),
-                "messages": [self._prepare(message) for message in normal],
-                "tools": _shielded(tools, self._all_tokens),
+                "messages": fit(prepared, shielded_tools, self._style, self.tool_format),
+                "tools": shielded_tools,
                 "documents": _shielded(documents, self._all_tokens),
                 "add_generation_prompt": add_generation_prompt,
             }
@@ -171,12 +191,22 @@ class ChatTemplate:
         """What the template prints of a small chat with thinking and a tool call; '' if it fails.
         Its marks are those of the model, even where the source puts them together from parts.
         """
-        texts = [self._try(SPECIMEN, self._style, tools=[SPECIMEN_TOOL], **SPECIMEN_VARIABLES)]
-        return "".join(texts)
+        return self._try(SPECIMEN, self._style, tools=[SPECIMEN_TOOL], **SPECIMEN_VARIABLES)
+
+    @cached_property
+    def tool_format(self) -> ToolFormat:
+        """How the model writes tool calls."""
+        return find_tool_format(self.marked_text)
+
+    @property
+    def marked_text(self) -> str:
+        """Where to look for the marks of the model's replies."""
+        texts = [self.source, self.specimen]
+        return "".join(texts + [variant.marked_text for variant in self._variants.values()])
 
     @cached_property
     def _style(self) -> TemplateStyle:
-        return find_style(self._try)
+        return find_style(self._try, self.source)
 
     def _try(self, messages: list[Message], style: TemplateStyle, **variables: Any) -> str:
         """What the template prints of a small chat; '' when it fails."""

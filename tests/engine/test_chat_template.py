@@ -129,9 +129,6 @@ def test_variables() -> None:
 
 
 def test_what_the_template_cannot_show_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="no place for tools") as caught:
-        render(CHATML, tools=[TOOL])
-    assert caught.value.param == "tools"
     with pytest.raises(InvalidRequest) as caught:
         render(CHATML, documents=[{"text": "x"}])
     assert caught.value.param == "documents"
@@ -512,7 +509,7 @@ CHATS: dict[str, list[dict[str, Any]]] = {
     "turns": [*HI, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Bye"}],
     "tools": [*HI, CALL, {"role": "tool", "tool_call_id": "call00001", "content": "Big"}],
 }
-REFUSED = {("google-gemma-2-2b-it", "system"), ("google-gemma-2-2b-it", "tools")}
+REFUSED = {("google-gemma-2-2b-it", "system")}
 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
