@@ -236,9 +236,7 @@ class ChatTemplate:
         )
 
     def _prepare(self, message: Message) -> Message:
-        """The message shielded, and from a role that the template knows."""
-        if message["role"] == "developer" and "developer" not in self.source:
-            message = {**message, "role": "system"}  # OpenAI's newer word for it
+        """The message shielded."""
         own = ASSISTANT_TEXTS if message["role"] == "assistant" else ()
         return {
             _shielded(key, self._all_tokens): _shielded(

@@ -23,6 +23,7 @@ and its arguments in it:
 {form}
 When you have the result, or need none, answer in words. The functions are:
 {functions}"""
+SYSTEM_ROLES: Final = ("system", "developer")
 _SHORT_ID: Final = re.compile(r"[A-Za-z0-9]{9}")
 
 
@@ -33,10 +34,15 @@ def fit(
     tool_format: ToolFormat,
 ) -> list[Message]:
     """New messages with everything in places where the template prints it."""
-    fitted = [_with_reasoning(message, style) for message in messages]
+    fitted = [_with_reasoning(_in_its_role(message, style), style) for message in messages]
+    if style.calls_or_content:
+        fitted = list(_calls_apart(fitted))
+    if not style.text_arguments:
+        fitted = [_with_object_arguments(message) for message in fitted]
     if style.one_call:
         fitted = list(_one_call_each(fitted))
     if not style.shows_calls:
+        fitted = [_with_object_arguments(message) for message in fitted]
         fitted = [_with_calls_as_text(message, tool_format) for message in fitted]
     if style.inline_results:
         fitted = list(_with_inline_results(fitted))
@@ -47,8 +53,16 @@ def fit(
     if tools and not style.shows_tools:
         fitted = _with_tool_prompt(fitted, tools, style, tool_format)
     if style.system is SystemText.DROPPED:
-        fitted = _with_folded_system(fitted)
+        return _with_folded_system(fitted)
+    if style.late_system is SystemText.DROPPED:
+        return list(_with_late_system_folded(fitted))
     return fitted
+
+
+def _in_its_role(message: Message, style: TemplateStyle) -> Message:
+    if message["role"] == "developer" and not style.shows_developer:
+        return {**message, "role": "system"}
+    return message
 
 
 def _with_reasoning(message: Message, style: TemplateStyle) -> Message:
@@ -60,6 +74,29 @@ def _with_reasoning(message: Message, style: TemplateStyle) -> Message:
     if style.reasoning_or_content and message.get("tool_calls") and message["content"]:
         return rest
     return {**rest, style.reasoning_key or REASONING_KEYS[0]: found[0]}
+
+
+def _calls_apart(messages: Iterable[Message]) -> Iterable[Message]:
+    """Content and calls of one message as two."""
+    for message in messages:
+        if message.get("tool_calls") and message["content"]:
+            yield {key: value for key, value in message.items() if key != "tool_calls"}
+            message = {**message, "content": None}
+        yield message
+
+
+def _with_object_arguments(message: Message) -> Message:
+    """Arguments that a weak model broke, as an object."""
+    if "tool_calls" not in message:
+        return message
+    return {**message, "tool_calls": [_with_object(call) for call in message["tool_calls"]]}
+
+
+def _with_object(call: Message) -> Message:
+    function = call["function"]
+    if isinstance(function["arguments"], dict):
+        return call
+    return {**call, "function": {**function, "arguments": {"arguments": function["arguments"]}}}
 
 
 def _one_call_each(messages: Iterable[Message]) -> Iterable[Message]:
@@ -88,10 +125,7 @@ def _with_calls_as_text(message: Message, tool_format: ToolFormat) -> Message:
     if not message.get("tool_calls"):
         return message
     functions = [call["function"] for call in message["tool_calls"]]
-    calls = [
-        Call(f["name"], f["arguments"] if isinstance(f["arguments"], dict) else {})
-        for f in functions
-    ]
+    calls = [Call(function["name"], function["arguments"]) for function in functions]
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
     return {**rest, "content": _joined(message["content"], tool_format.write(calls))}
 
@@ -158,16 +192,34 @@ def _with_tool_prompt(
     prompt = TOOL_PROMPT.format(form=form, functions="\n".join(functions))
     if style.system is SystemText.REFUSED:
         return _before_first_user(messages, prompt)
-    first, rest = messages[0], messages[1:]
-    if first["role"] in ("system", "developer"):
-        return [{**first, "content": _joined(first["content"], prompt)}, *rest]
-    return [{"role": "system", "content": prompt}, *messages]
+    first = next((i for i, m in enumerate(messages) if m["role"] in SYSTEM_ROLES), None)
+    if first is None:
+        return [{"role": "system", "content": prompt}, *messages]
+    told = {**messages[first], "content": _joined(messages[first]["content"], prompt)}
+    return [*messages[:first], told, *messages[first + 1 :]]
 
 
 def _with_folded_system(messages: list[Message]) -> list[Message]:
-    told = [m["content"] for m in messages if m["role"] in ("system", "developer")]
-    others = [m for m in messages if m["role"] not in ("system", "developer")]
+    told = [m["content"] for m in messages if m["role"] in SYSTEM_ROLES]
+    others = [m for m in messages if m["role"] not in SYSTEM_ROLES]
     return _before_first_user(others, _joined(*told)) if told else messages
+
+
+def _with_late_system_folded(messages: Iterable[Message]) -> Iterable[Message]:
+    """System text behind other messages as the beginning of what the user says next."""
+    told: list[str] = []
+    is_late = False
+    for message in messages:
+        if is_late and message["role"] in SYSTEM_ROLES:
+            told.append(message["content"])
+            continue
+        is_late = is_late or message["role"] not in SYSTEM_ROLES
+        if told and message["role"] == "user":
+            message = {**message, "content": _joined(*told, message["content"])}
+            told = []
+        yield message
+    if told:
+        yield {"role": "user", "content": _joined(*told)}
 
 
 def _before_first_user(messages: list[Message], text: str) -> list[Message]:

@@ -35,8 +35,12 @@ class TemplateStyle:
     json_arguments: bool = False  # tool-call arguments as JSON text, not as an object
     absent_tools: tuple[()] | None = None  # where there are none
     system: SystemText = SystemText.SHOWN
+    late_system: SystemText = SystemText.SHOWN  # behind other messages
+    shows_developer: bool = False  # has this role, OpenAI's newer word for system
     shows_tools: bool = True
     shows_calls: bool = True
+    calls_or_content: bool = False  # does not show the calls of a message that has content
+    text_arguments: bool = True  # takes arguments that are no object, as broken calls have
     shows_results: bool = True  # messages of the role `tool`
     inline_results: bool = False  # wants them as the calling message's `tool_responses`
     one_call: bool = False  # shows only one call of a message, or refuses several
@@ -75,9 +79,16 @@ def find_style(try_render: TryRender, source: str) -> TemplateStyle:
     key = next((k for k in REASONING_KEYS if probe.shows(style, _thinking(k), _FOUND)), "")
     return replace(
         style,
-        system=probe.find_system(style),
+        system=probe.find_system(style, _told("system"), _HI),
+        late_system=probe.find_system(style, _HI, _SAID, _told("system"), _HI),
+        shows_developer=NEEDLE in try_render([_told("developer"), _HI], style)
+        and "developer" in source,
         shows_tools=probe.shows_tools(style),
         shows_calls=shows_call or "tool_calls" in source,
+        calls_or_content=shows_call
+        and not probe.shows(style, {**one, "content": "reply"}, _FOUND)
+        and probe.shows(style, _SAID, one, _FOUND),
+        text_arguments=not shows_call or probe.shows(style, _with_text_arguments(one), _FOUND),
         shows_results=shows_result or "'tool'" in source or '"tool"' in source,
         inline_results=probe.shows(style, {**_calling("it"), "tool_responses": _INLINE}),
         one_call=shows_call and not probe.shows(style, _calling("it", NEEDLE), _FOUND, _FOUND),
@@ -117,8 +128,8 @@ class _Probe:
                 return candidate
         return style
 
-    def find_system(self, style: TemplateStyle) -> SystemText:
-        text = self.try_render([{"role": "system", "content": NEEDLE}, _HI], style)
+    def find_system(self, style: TemplateStyle, *messages: Message) -> SystemText:
+        text = self.try_render(list(messages), style)
         if not text:
             return SystemText.REFUSED
         is_dropped = _HI["content"] in text and NEEDLE not in text
@@ -134,6 +145,7 @@ REASONING_KEYS: Final = ("reasoning_content", "thinking", "reasoning")
 SPECIMEN_VARIABLES: Final = {"enable_thinking": True, "thinking": True}
 _ID: Final = "call00001"  # nine letters and digits: Mistral's templates want just that
 _HI: Final[Message] = {"role": "user", "content": "GREETING"}
+_SAID: Final[Message] = {"role": "assistant", "content": "reply"}
 _FOUND: Final[Message] = {"role": "tool", "tool_call_id": _ID, "name": "find", "content": "found"}
 _INLINE: Final = [{"name": "find", "response": NEEDLE}]
 
@@ -145,6 +157,15 @@ def _calling(*arguments: str) -> Message:
         for what in arguments
     ]
     return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def _told(role: str) -> Message:
+    return {"role": role, "content": NEEDLE}
+
+
+def _with_text_arguments(message: Message) -> Message:
+    call = message["tool_calls"][0]
+    return {**message, "tool_calls": [{**call, "function": {"name": "find", "arguments": NEEDLE}}]}
 
 
 def _thinking(key: str) -> Message:

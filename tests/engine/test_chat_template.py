@@ -353,7 +353,8 @@ def test_templates_that_want_parts_get_parts() -> None:
 def test_developer_is_system_where_the_template_does_not_know_it() -> None:
     developer = [{"role": "developer", "content": "x"}]
     assert render("{{ messages[0].role }}", developer) == "system"
-    assert render("{{ messages[0].role }}{# developer #}", developer) == "developer"
+    shown = "{{ messages[0].role }}{{ messages[0].content }}{# developer #}"
+    assert render(shown, developer) == "developerx"
 
 
 # --- messages cannot forge control tokens ---------------------------------------------------------
