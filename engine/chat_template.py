@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, Self
 
@@ -20,7 +21,7 @@ from engine.chat_messages import normalise_messages
 from engine.errors import ChatTemplateError, InvalidRequest
 from engine.gguf_file import GGUFFile
 from engine.special_tokens import SpecialTokens, unshield
-from engine.template_fit import fit
+from engine.template_fit import completed, fit
 from engine.template_sandbox import (
     MAX_STEPS,
     GivenList,
@@ -150,8 +151,6 @@ class ChatTemplate:
         template_kwargs: more variables for the template, such as enable_thinking.
         Raises ChatTemplateError (none there, it refuses, it fails), InvalidRequest (bad messages).
         """
-        if self.error:
-            raise ChatTemplateError(self.error)
         if tools and "tool_use" in self._variants:
             return self._variants["tool_use"].render(
                 messages,
@@ -160,6 +159,8 @@ class ChatTemplate:
                 documents=documents,
                 template_kwargs=template_kwargs,
             )
+        if self.error:
+            raise ChatTemplateError(self.error)
         if documents and "documents" not in self.variables:
             raise InvalidRequest("this model's chat template has no place for them", "documents")
         for name in template_kwargs or {}:
@@ -170,21 +171,42 @@ class ChatTemplate:
                 )
         normal = normalise_messages(messages)
         try:
-            shielded_tools = _shielded(tools, self._all_tokens)
-            prepared = [self._prepare(message) for message in normal]
             shielded = {
                 **_shielded(template_kwargs or {}, self._all_tokens),
-                "messages": fit(prepared, shielded_tools, self._style, self.tool_format),
-                "tools": shielded_tools,
+                "messages": [self._prepare(message) for message in normal],
+                "tools": _shielded(tools, self._all_tokens),
                 "documents": _shielded(documents, self._all_tokens),
                 "add_generation_prompt": add_generation_prompt,
             }
-            return self._render(shielded, self._style)
+            return self._render_fitting(shielded)
         except TemplateRefusal as refusal:
             raise ChatTemplateError(unshield(str(refusal))) from None
         except Exception as error:  # anything: the template is a stranger's code
             reason = unshield(_reason(error))
             raise ChatTemplateError(f"the model's chat template failed: {reason}") from error
+
+    def _render_fitting(self, variables: Mapping[str, Any]) -> str:
+        """Render what the template can show as it is, the rest as text.
+
+        Some templates fail on tools without a description, or on schemas they do not know; then the
+        tools are completed, and at last told as text.
+        """
+        style, tools = self._style, variables["tools"]
+        attempts = [(style, tools)]
+        if tools:
+            attempts.append((style, GivenList(map(completed, tools))))
+            attempts.append((replace(style, shows_tools=False), tools))
+        for i, (style, tools) in enumerate(attempts):
+            messages = fit(variables["messages"], tools, style, self.tool_format)
+            shown = tools if style.shows_tools else None
+            try:
+                return self._render({**variables, "messages": messages, "tools": shown}, style)
+            except TemplateRefusal:
+                raise
+            except Exception:
+                if i == len(attempts) - 1:
+                    raise
+        raise AssertionError("there is at least one attempt")
 
     @cached_property
     def specimen(self) -> str:

@@ -59,6 +59,18 @@ def fit(
     return fitted
 
 
+def completed(tool: Any) -> Any:
+    """A tool with the fields that some templates rely on though OpenAI's API does not."""
+    function = {k: v for k, v in tool.get("function", tool).items() if v is not None}
+    parameters = function.get("parameters") or {}
+    function = {
+        **function,
+        "description": function.get("description", ""),
+        "parameters": {"type": "object", "properties": {}, **parameters},
+    }
+    return {**tool, "function": function} if "function" in tool else function
+
+
 def _in_its_role(message: Message, style: TemplateStyle) -> Message:
     if message["role"] == "developer" and not style.shows_developer:
         return {**message, "role": "system"}

@@ -545,3 +545,24 @@ def test_demo_models_chats_equal_llama_cpps() -> None:
         rendered = template.render(messages)
         assert unshield(rendered) == case["text"]
         assert tokenizer.encode_template(rendered) == case["ids"]
+
+
+# --- files with several templates -----------------------------------------------------------------
+
+
+def test_chats_with_tools_use_the_template_for_them(tmp_path: Path) -> None:
+    path = tmp_path / "named.gguf"
+    own = "{{ messages[0].content }}{% for t in tools %}{{ t.function.name }}{% endfor %}"
+    write_vocab_gguf(path, CHAT_TOKENS, chat_template=CHATML, templates={"tool_use": own})
+    gguf = GGUFFile(path)
+    template = ChatTemplate.from_gguf(gguf, Tokenizer.from_gguf(gguf))
+    assert unshield(template.render(HI, tools=[TOOL])) == "Hilookup"
+    assert unshield(template.render(HI)).startswith("<|im_start|>user\nHi")
+
+
+def test_the_default_may_be_a_named_template(tmp_path: Path) -> None:
+    path = tmp_path / "named.gguf"
+    write_vocab_gguf(path, CHAT_TOKENS, templates={"default": "{{ messages[0].content }}!"})
+    gguf = GGUFFile(path)
+    template = ChatTemplate.from_gguf(gguf, Tokenizer.from_gguf(gguf))
+    assert unshield(template.render(HI)) == "Hi!"
