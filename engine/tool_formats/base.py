@@ -9,10 +9,12 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from engine.deltas import Delta, ToolCallDelta, ToolCallStart
 from engine.scanner import Scanner, Steps, Unexpected
+
+MAX_NAME: Final = 256  # characters of a function's name, with what belongs to it
 
 Tool = Mapping[str, Any]  # as in OpenAI's `tools`
 

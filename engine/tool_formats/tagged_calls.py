@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from engine.scanner import Markers, Scanner, Steps, Unexpected
-from engine.tool_formats.base import Call, Calls
+from engine.tool_formats.base import MAX_NAME, Call, Calls
 from engine.tool_formats.json_object import read_json_calls
 from engine.tool_formats.python_literal import to_json
 
@@ -96,9 +96,9 @@ class TaggedCalls:
 
     def _read_call(self, scanner: Scanner, calls: Calls) -> Steps[None]:
         head, mark = yield from scanner.take_until(
-            self.call.end, self.key.begin, self.call_end, "\n"
+            self.call.end, self.key.begin, self.call_end, "\n", self.call.begin, most=MAX_NAME
         )
-        if not mark:
+        if mark in ("", self.call.begin):
             raise Unexpected
         if mark in (self.key.begin, self.call_end):
             scanner.unread(mark)
