@@ -78,6 +78,7 @@ class Vocabulary:
     add_bos:      the file's own word on whether a text starts with BOS; None when it has none.
     add_eos:      so on whether one ends with EOS.
     eog_ids:      every token that ends a generation.
+    structure_ids: those and others that count as CONTROL for their role, whatever their type.
     control:      text -> id of the tokens that only a template may print.
     user_defined: text -> id of the added words that any text may hold: tool and thinking tags, ...
     """
@@ -89,6 +90,7 @@ class Vocabulary:
     add_bos: bool | None
     add_eos: bool | None
     eog_ids: frozenset[int]
+    structure_ids: frozenset[int]
     control: dict[str, int]
     user_defined: dict[str, int]
 
@@ -114,9 +116,9 @@ class Vocabulary:
         roles = {**(usual or {}), **named, **known}
         ends = {text: ids[text] for text in END_TEXTS if text in ids}
         eog_ids = _end_ids(roles, ends)
-        # Some files call these ordinary words.
-        types[[*known.values(), *eog_ids.intersection(ends.values())]] = TokenType.CONTROL
-        hidden = np.flatnonzero(np.isin(types, HIDDEN)).tolist()
+        # Some files call these ordinary words. Text may merge to them then, but none shows.
+        told_by_text = {*known.values(), *eog_ids.intersection(ends.values())}
+        control = told_by_text.union(np.flatnonzero(np.isin(types, HIDDEN)).tolist())
         user_defined = np.flatnonzero(types == TokenType.USER_DEFINED).tolist()
         return cls(
             texts,
@@ -126,9 +128,10 @@ class Vocabulary:
             add_bos=gguf.get_bool("tokenizer.ggml.add_bos_token", None),
             add_eos=gguf.get_bool("tokenizer.ggml.add_eos_token", None),
             eog_ids=eog_ids,
+            structure_ids=eog_ids | told_by_text,
             # A single character cannot be broken by `shield`, so none is ever read as control.
-            control={texts[i]: i for i in hidden if len(texts[i]) > 1},
-            user_defined={texts[i]: i for i in user_defined},
+            control={texts[i]: i for i in control if len(texts[i]) > 1},
+            user_defined={texts[i]: i for i in user_defined if i not in control},
         )
 
     def bytes_of(self, token_id: int) -> bytes:
@@ -145,11 +148,11 @@ class Vocabulary:
     def is_special(self, token_id: int) -> bool:
         """Whether the token stands for itself in a text, cutting it in two."""
         kind = self.types[token_id]
-        return kind in (TokenType.CONTROL, TokenType.USER_DEFINED) or token_id in self.eog_ids
+        return kind in (TokenType.CONTROL, TokenType.USER_DEFINED) or token_id in self.structure_ids
 
     def is_hidden(self, token_id: int) -> bool:
         """Whether the token is structure that is never shown."""
-        return self.types[token_id] in HIDDEN or token_id in self.eog_ids
+        return self.types[token_id] in HIDDEN or token_id in self.structure_ids
 
 
 def _byte_letters() -> dict[str, bytes]:
