@@ -1,7 +1,8 @@
 """How each family of BPE vocabularies cuts text into words before merging.
 
-One row per `tokenizer.ggml.pre` that llama.cpp knows. A wrong row does not fail, it makes the model
-answer worse: hence no fallback, and golden data. The expressions are word_patterns.py's.
+One row per `tokenizer.ggml.pre` that llama.cpp knows, but for `whitespace`, whose vocabularies are
+another kind. A wrong row does not fail, it makes the model answer worse: hence no fallback, and
+golden data. The expressions are word_patterns.py's.
 """
 
 from __future__ import annotations

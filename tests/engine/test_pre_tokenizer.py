@@ -109,11 +109,14 @@ def test_time_is_about_linear(pre: str) -> None:
     splitter = PRE_TOKENIZERS[pre].splitter()
 
     def seconds(text: str) -> float:
-        started = time.process_time()
-        splitter.pre_tokenize_str(text)
-        return time.process_time() - started
+        times = []
+        for _ in range(3):  # of which one may meet Python's collector
+            started = time.process_time()
+            splitter.pre_tokenize_str(text)
+            times.append(time.process_time() - started)
+        return min(times)
 
     for run in RUNS:
         # The end is what a look ahead finds at last, and fails at.
         half, whole = ((run * n)[:n] + "x1" for n in (10_000, 20_000))
-        assert seconds(whole) < 3 * min(seconds(half) for _ in range(2)) + 0.1, run
+        assert seconds(whole) < 3 * seconds(half) + 0.05, run
