@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from engine.call_grammar import call_grammar
 from engine.channel_parser import MARKS as CHANNEL_MARKS
 from engine.channel_parser import SIGNS as CHANNEL_SIGNS
 from engine.channel_parser import ChannelParser
 from engine.chat_template import ChatTemplate
 from engine.errors import EngineError
+from engine.reply_grammar import call_grammar, schema_grammar
 from engine.reply_parser import ReplyParser
 from engine.special_tokens import unshield
 from engine.thinking import THINK, ThinkingMarks, find_marks, find_switch
@@ -96,6 +96,11 @@ class ChatFormat:
         """
         thinking = self.parser(prompt_tail).open_thinking
         return call_grammar(self.tool_format, tools, parallel, self._control, thinking)
+
+    def schema_grammar(self, schema: Any, prompt_tail: str = "") -> str | None:
+        """The same for an answer by a JSON schema; None where the schema alone will do."""
+        thinking = self.parser(prompt_tail).open_thinking
+        return schema_grammar(self.tool_format, schema, self._control, thinking)
 
     def _written(self, prompt_tail: str) -> str:
         """What the prompt holds of the reply."""

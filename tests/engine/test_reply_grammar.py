@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.call_grammar import call_grammar
+from engine.reply_grammar import call_grammar, schema_grammar
 from engine.special_tokens import SpecialTokens
 from engine.thinking import MARKS, THINK, ThinkingMarks
 from engine.tool_formats import TABLE
@@ -51,7 +51,7 @@ class Bytes:
 
 
 class Matcher:
-    """Steps through a grammar by text."""
+    """Steps through a grammar of calls by text."""
 
     def __init__(
         self, tool_format: ToolFormat, parallel: bool, thinking: ThinkingMarks | None = None
@@ -60,7 +60,9 @@ class Matcher:
         marks += ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>"]
         texts = dict.fromkeys(mark for mark in marks if mark[:2] in ("<|", "<｜", "[T", "[A"))
         self.control = {text: END + 1 + i for i, text in enumerate(texts)}
-        grammar = call_grammar(tool_format, TOOLS, parallel, self.control, thinking)
+        self._compile(call_grammar(tool_format, TOOLS, parallel, self.control, thinking))
+
+    def _compile(self, grammar: str) -> None:
         wrapper: Any = Bytes(self.control)
         tokenizer = llguidance.LLTokenizer(wrapper, eos_token=[END])
         source = llguidance.LLMatcher.grammar_from_lark(grammar)
@@ -111,3 +113,33 @@ def test_gpt_oss_may_think_first() -> None:
     matcher = Matcher(channels, True)
     assert matcher.takes(call)
     assert matcher.takes(f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{call}")
+
+
+class SchemaMatcher(Matcher):
+    """Steps through a grammar of an answer."""
+
+    def __init__(self, tool_format: ToolFormat, thinking: ThinkingMarks | None) -> None:
+        super().__init__(tool_format, False)
+        grammar = schema_grammar(tool_format, {"enum": ["yes"]}, self.control, thinking)
+        assert grammar is not None
+        self._compile(grammar)
+
+
+def test_an_answer_by_a_schema_comes_after_the_thinking() -> None:
+    assert schema_grammar(PLAIN, {}, {}) is None
+    assert SchemaMatcher(PLAIN, THINK).takes('Hm.</think>\n\n"yes"')
+    assert not SchemaMatcher(PLAIN, THINK).takes('Hm.</think>\n\n"no"')
+    channels = SchemaMatcher(TABLE[0], None)
+    analysis = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    assert channels.takes('<|channel|>final<|message|>"yes"')
+    assert channels.takes(f'{analysis}<|channel|>final<|message|>"yes"')
+    assert not channels.takes('"yes"')
+
+
+def test_properties_that_the_schema_does_not_name_are_not_invented() -> None:
+    tool = {"name": "f", "parameters": {"properties": {"a": {"type": "integer"}}}}
+    grammar = call_grammar(PLAIN, [tool], False, {})
+    assert '"additionalProperties": false' in grammar
+    assert "additionalProperties" not in call_grammar(
+        PLAIN, [{"name": "f", "parameters": {"type": "object"}}], False, {}
+    )

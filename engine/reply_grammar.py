@@ -1,6 +1,7 @@
-"""Grammars for replies that must be tool calls: in the model's own format, arguments by schema.
+"""Grammars for replies that must be tool calls, in the model's own format, or fit a schema.
 
-Written in llguidance's Lark. Does not compile them, and does not judge the schemas.
+Thinking that the prompt has opened is left free and comes first. Written in llguidance's Lark. Does
+not compile them, and does not judge the schemas.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from engine.thinking import ThinkingMarks
 from engine.tool_formats.base import JsonForm, Tool, ToolFormat
 from engine.tool_formats.json_calls import PLAIN
 
-# Arguments are written as json.dumps writes: a weak model would get lost in whitespace. Each
+# JSON is written as json.dumps writes: a weak model would get lost in whitespace. Each
 # character has one spelling, or "\u0061" would be another name for the property "a".
 JSON_STYLE: Final = {
     "whitespace_flexible": False,
@@ -24,6 +25,7 @@ JSON_STYLE: Final = {
     "lenient": False,
     "coerce_one_of": False,
 }
+_COMPOSED: Final = {"$ref", "anyOf", "oneOf", "allOf"}
 _ANYTHING: Final = r"/(.|\n)*/"
 _NUMBER: Final = '" /[0-9]{1,2}/ "'  # in the middle of a literal
 
@@ -67,8 +69,28 @@ def call_grammar(
     ])  # fmt: skip
 
 
+def schema_grammar(
+    tool_format: ToolFormat,
+    schema: Any,
+    control: Mapping[str, int],
+    thinking: ThinkingMarks | None = None,
+) -> str | None:
+    """A grammar of an answer by a JSON schema; None where nothing comes before it, so that the
+    schema alone will do.
+    """
+    tokens = SpecialTokens(control)
+    form = tool_format.form or PLAIN.form
+    prologue = _prologue(form, tokens, thinking)
+    if not prologue:
+        return None
+    schema = {"enum": []} if schema is False else {} if schema is True else schema
+    answer = json.dumps({**schema, "x-guidance": JSON_STYLE})
+    start = f"start: first {_literal(form.before_answer, tokens)} answer"
+    return "\n".join([start, *prologue, f"answer: %json {answer}", ""])
+
+
 def _prologue(form: JsonForm, tokens: SpecialTokens, thinking: ThinkingMarks | None) -> list[str]:
-    """Rules for what comes before the calls; `first` is the one to begin with."""
+    """Rules for what comes before all else; `first` is the one to begin with."""
     if form.prologue:
         begin, end = (_literal(text, tokens) for text in form.prologue)
         return [f"first: ({begin} text {end})?", f"text: {_ANYTHING}"]
@@ -90,10 +112,16 @@ def _literal(text: str, tokens: SpecialTokens) -> str:
 
 
 def _schema(parameters: Any) -> str:
-    """The schema of a call's arguments, always of an object."""
+    """The schema of a call's arguments, always of an object.
+
+    Without a word on other properties than those it names there are none: a weak model would never
+    stop inventing them.
+    """
     schema = dict(parameters) if isinstance(parameters, Mapping) else {}
     if not schema:
-        schema = {"properties": {}, "additionalProperties": False}
-    if not {"$ref", "anyOf", "oneOf", "allOf"} & schema.keys():
+        schema = {"properties": {}}
+    if not _COMPOSED & schema.keys():
         schema.setdefault("type", "object")
+        if "properties" in schema and "patternProperties" not in schema:
+            schema.setdefault("additionalProperties", False)
     return json.dumps({**schema, "x-guidance": JSON_STYLE})
