@@ -79,6 +79,7 @@ class Engine:
                 weights,
                 max_rows=min(config.prefill_chunk, n_ctx),
                 n_threads=_choose_n_threads(config),
+                n_ctx=n_ctx,
                 on_compile=lambda done, total: report(
                     LoadProgress("compiling kernels", done, total)
                 ),

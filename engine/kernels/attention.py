@@ -14,6 +14,7 @@ queries at a time in registers.
 from __future__ import annotations
 
 from engine.jit import inline
+from engine.kernels.activation import soft_capped
 from engine.kernels.kv_page import PAGE, k_at, v_at
 from engine.kernels.op import cancelled, fields, kernel, n_rows, take
 from engine.kernels.simd import (
@@ -80,7 +81,7 @@ def _scores(grid, q, head_dim, keys, probs):
 
 
 @inline
-def _softmax_step(scores, n_hidden, n_visible, state):
+def _softmax_step(scores, n_hidden, n_visible, soft_cap, state):
     """Turn PAGE scores of one query into weights, and bring its state (maximum, sum) up to date.
 
     The first n_hidden positions lie before the window, those from n_visible on in the future.
@@ -92,7 +93,10 @@ def _softmax_step(scores, n_hidden, n_visible, state):
     peak = never
     for t in range(0, PAGE, L):
         place = plus_scalar(lane_index(i32xL), t)
-        s = where_less(place, limit, load(f32xL, scores + 4 * t), never)
+        s = load(f32xL, scores + 4 * t)
+        if soft_cap != 0.0:
+            s = soft_capped(s, splat(f32xL, soft_cap), splat(f32xL, 1.0 / soft_cap))
+        s = where_less(place, limit, s, never)
         s = where_less(place, first, never, s)
         store(scores + 4 * t, s)
         peak = larger(s, peak)
@@ -121,8 +125,9 @@ def _weigh(grid, columns, out, head_dim, d, factors, probs, values, n_visible):
 
 @inline
 def _attend_page(
-    grid, grid_1, n, q, out, states, limits, window, head_dim, keys, values, start, probs, factors
-):
+    grid, grid_1, n, q, out, states, limits, window, soft_cap, head_dim, keys, values, start, probs,
+    factors,
+):  # fmt: skip
     """Take one page into account for n (R or 1) queries.
 
     limits: i32, how many tokens of the chat each may see.
@@ -133,7 +138,9 @@ def _attend_page(
         limit = read_i32(limits + 4 * r) - start
         n_visible = min(max(limit, 0), PAGE)
         most = max(most, n_visible)
-        factor = _softmax_step(probs + 4 * PAGE * r, limit - window, n_visible, states + 8 * r)
+        factor = _softmax_step(
+            probs + 4 * PAGE * r, limit - window, n_visible, soft_cap, states + 8 * r
+        )
         write_f32(factors + 4 * r, factor)
     d = 0
     while d + _J * L <= head_dim:
@@ -149,7 +156,7 @@ def attention(op, batch, thread, n_threads):
     """out = softmax(queries . keys * scale) . values, over the chat's tokens up to the row's own.
 
     x: f32[rows, n_head, head_dim]; out: the same shape; keys and values: in the rows' pages, at
-    layer_offset.
+    layer_offset; soft_cap: of the scores, 0 = none.
     """
     o = fields(op)
     b = fields(batch)
@@ -197,14 +204,14 @@ def attention(op, batch, thread, n_threads):
                 if n == 1:
                     _attend_page(
                         _LINE, _LINE_1, 1, queries, outputs, states, limits, o.window,
-                        head_dim, keys, values, p * PAGE, probs, factors,
+                        o.soft_cap, head_dim, keys, values, p * PAGE, probs, factors,
                     )  # fmt: skip
                     continue
                 for i in range(0, padded, R):
                     q, out = queries + i * head_dim * 4, outputs + i * head_dim * 4
                     _attend_page(
                         _GRID, _GRID_1, R, q, out, states + 8 * i, limits + 4 * i, o.window,
-                        head_dim, keys, values, p * PAGE, probs, factors,
+                        o.soft_cap, head_dim, keys, values, p * PAGE, probs, factors,
                     )  # fmt: skip
             for i in range(n):
                 r, h = row + i // group, head * group + i % group
