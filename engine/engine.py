@@ -124,6 +124,7 @@ class Engine:
             )
             undo.callback(self._model.close)
             n_ctx = self.budget.n_ctx
+            self._model.fit_context(n_ctx)
             self.model = _model_info(self._gguf, model_config, n_ctx, self.tokenizer.n_vocab)
             if config.lock_weights:
                 lock(*self._gguf.extent)
