@@ -19,8 +19,10 @@ from engine.sequence import Sequence
 from engine.speed import Speed
 from engine.tokenizer import Tokenizer
 
-_OTHERS_WAIT_S = 0.5  # for how long a chunk of one prompt may hold up other replies
-_LEAST_CHUNK = 32  # tokens: smaller ones read the weights too often
+# How long a chunk of a prompt may take, and tokens below which it costs more than it gains to cut
+# it shorter: alone, what is lost when it is cancelled; beside others, what their replies wait.
+_ALONE_S, _ALONE_LEAST = 1.0, 128
+_OTHERS_WAIT_S, _OTHERS_WAIT_LEAST = 0.5, 32
 _IDLE_CHUNK = 64  # tokens: what is lost when a request comes in the middle
 
 
@@ -71,9 +73,11 @@ class Runner:
     def _prefill(self, sequence: Sequence, others_wait: bool) -> None:
         """Read a chunk of the prompt: all but its last token, which is read as decoding reads."""
         chat = _chat(sequence)
-        n = min(sequence.n_left - 1, self._model.max_rows)
-        if others_wait:
-            n = min(n, max(_LEAST_CHUNK, self._speed.prefill_tokens_in(_OTHERS_WAIT_S)))
+        limit_s, least = (
+            (_OTHERS_WAIT_S, _OTHERS_WAIT_LEAST) if others_wait else (_ALONE_S, _ALONE_LEAST)
+        )
+        most = min(max(self._speed.prefill_tokens_in(limit_s), least), self._model.max_rows)
+        n = min(sequence.n_left - 1, most)
         first = len(chat.ids)
         self._cache.make_room([chat], n, len(sequence.ids))
         self._model.batch.rewind()

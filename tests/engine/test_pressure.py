@@ -75,7 +75,9 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_idle_chats_leave_first_and_requests_are_refused_last(model_path: Path) -> None:
-    config = EngineConfig(model_path, n_ctx=256, cache_bytes=1 << 20, prefill_chunk=64)
+    config = EngineConfig(
+        model_path, disk_bytes=0, n_ctx=256, cache_bytes=1 << 20, prefill_chunk=64
+    )
     with Engine(config) as engine:
         for i in range(4):
             run(engine, [A, *PROMPT * 3, i, *PROMPT * 2], always(A, max_tokens=1))
@@ -106,7 +108,7 @@ def _until(engine: Engine, holds: object) -> None:
 
 
 def test_a_report_adds_up_to_what_the_process_has(model_path: Path) -> None:
-    with Engine(EngineConfig(model_path, n_ctx=256, cache_bytes=1 << 20)) as engine:
+    with Engine(EngineConfig(model_path, disk_bytes=0, n_ctx=256, cache_bytes=1 << 20)) as engine:
         run(engine, PROMPT * 10, always(A, max_tokens=3))
         report = engine.memory()
         [chat] = report.chats

@@ -231,7 +231,9 @@ def test_time_limits_tell_how_far_a_request_was(
 
 
 def test_configured_time_limits(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = EngineConfig(model_path, n_ctx=256, queue_timeout_s=0.1, request_timeout_s=0.4)
+    config = EngineConfig(
+        model_path, disk_bytes=0, n_ctx=256, queue_timeout_s=0.1, request_timeout_s=0.4
+    )
     with Engine(config) as engine:
         slow_down(engine, monkeypatch)
         running, waiting = Listener(), Listener()
@@ -265,7 +267,7 @@ def test_a_newer_request_replaces_a_waiting_one(
 def test_cancelling_one_of_a_batch_touches_nobody_else(
     model_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Engine(EngineConfig(model_path, n_ctx=256, max_running=2)) as engine:
+    with Engine(EngineConfig(model_path, disk_bytes=0, n_ctx=256, max_running=2)) as engine:
         slow_down(engine, monkeypatch)
         leaving, staying = Listener(), Listener()
         first = engine.submit(PROMPT, always(A), leaving)
@@ -311,7 +313,7 @@ def test_it_is_told_where_a_prompt_leaves_its_chat(engine: Engine) -> None:
 
 
 def lingering(model_path: Path) -> Engine:
-    return Engine(EngineConfig(model_path, n_ctx=256, prefill_chunk=64, linger_s=0.5))
+    return Engine(EngineConfig(model_path, disk_bytes=0, n_ctx=256, prefill_chunk=64, linger_s=0.5))
 
 
 def test_a_retry_joins_what_its_client_has_left(
