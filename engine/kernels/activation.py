@@ -280,11 +280,13 @@ def _activate(op, batch, function):
         first = item % segments * SEGMENT
         last = min(first + SEGMENT, n)
         x, y = o.x + 4 * n * row, o.y + 4 * n * row
-        for i in range(first, last, L):
-            v = function(load(f32xL, x + 4 * i))
-            if o.y != 0:
-                v = mul(v, load(f32xL, y + 4 * i))
-            store(x + 4 * i, v)
+        if o.y != 0:
+            for i in range(first, last, L):
+                v = function(load(f32xL, x + 4 * i))
+                store(x + 4 * i, mul(v, load(f32xL, y + 4 * i)))
+        else:
+            for i in range(first, last, L):
+                store(x + 4 * i, function(load(f32xL, x + 4 * i)))
         quantise(o, rows, planes, x, row, first, last)
 
 
