@@ -24,6 +24,7 @@ _UNKNOWN_OPTIONS = (
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
     "attention.temperature_scale",
+    "rope.dimension_sections",  # of images, and of text in another pairing
     "rope.scaling.alpha",
 )
 
@@ -74,8 +75,10 @@ class ModelConfig:
             raise UnsupportedModel("architecture", name, tuple(ARCHITECTURES))
         row = ARCHITECTURES[name]
         for key in _UNKNOWN_OPTIONS:
-            if gguf.get_float(f"{name}.{key}", 0.0):
+            if np.any(np.asarray(gguf.metadata.get(f"{name}.{key}", 0)) != 0):
                 raise UnsupportedModel("model option", f"{name}.{key}")
+        if not gguf.get_bool(f"{name}.attention.causal", True):
+            raise UnsupportedModel("model option", f"{name}.attention.causal = false")
 
         n_layer = _positive(gguf, f"{name}.block_count")
         n_embd = _positive(gguf, f"{name}.embedding_length")

@@ -51,6 +51,8 @@ def test_kv_heads_may_be_absent_or_one_number_per_layer(
     [
         ({"general.architecture": "oddly"}, "unsupported architecture 'oddly'; supported: llama"),
         ({"llama.expert_count": 8}, "model option 'llama.expert_count'"),
+        ({"llama.rope.dimension_sections": np.array([8, 8, 0, 0])}, "rope.dimension_sections"),
+        ({"llama.attention.causal": False}, "model option 'llama.attention.causal = false'"),
         ({"llama.attention.clamp_kqv": 8.0}, "model option 'llama.attention.clamp_kqv'"),
         ({"llama.attention.head_count_kv": np.array([2, 4], np.int32)}, "differs between layers"),
         ({"llama.attention.value_length": 32}, "value_length"),
