@@ -17,7 +17,9 @@ class Architecture:
 
     # RoPE turns dimension i with i + n_rot / 2 (True) or 2 i with 2 i + 1 (False).
     rope_halves: bool
-    activation: str = "silu"  # of the feed-forward block: "silu", "gelu" (tanh form)
+    activation: str = (
+        "silu"  # of the feed-forward block: "silu", "gelu" (tanh form), "relu_squared"
+    )
     layer_norm: bool = False  # norms subtract the mean; else they are RMS norms
     # Tensors that a layer may lack. Without "ffn_norm", feed-forward reads what attention reads;
     # without "attn_norm" too, blocks read the residual stream itself; without "ffn_gate",
@@ -77,6 +79,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "stablelm": Architecture(rope_halves=True, layer_norm=True, optional=("ffn_norm",)),
     "command-r": Architecture(rope_halves=False, layer_norm=True, optional=("ffn_norm",)),
+    "arcee": Architecture(rope_halves=False, activation="relu_squared", optional=("ffn_gate",)),
     "exaone": Architecture(rope_halves=True),
     "glm4": Architecture(rope_halves=False),
 }
