@@ -33,6 +33,7 @@ class Architecture:
     window_period: int = 0
     window_rope_theta: float = 0.0  # base of the frequencies in layers with a window; 0: the same
     window_rope_scaled: bool = True  # whether RoPE scaling is for layers with a window too
+    rope_in_windows_only: bool = False  # where layers have windows, those without have no RoPE
     nope_period: int = 0  # of so many layers the last has no RoPE; 0: all have it
     rope_finetuned: bool = False  # rope.scaling.finetuned = false means that no layer has RoPE
     # The largest model, which no key tells but this many layers, scales attention by n_embd /
@@ -79,7 +80,20 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "stablelm": Architecture(rope_halves=True, layer_norm=True, optional=("ffn_norm",)),
     "command-r": Architecture(rope_halves=False, layer_norm=True, optional=("ffn_norm",)),
-    "arcee": Architecture(rope_halves=False, activation="relu_squared", optional=("ffn_gate",)),
+    "cohere2": Architecture(
+        rope_halves=False,
+        layer_norm=True,
+        optional=("ffn_norm",),
+        window_period=4,
+        rope_in_windows_only=True,
+    ),
     "exaone": Architecture(rope_halves=True),
+    "exaone4": Architecture(
+        rope_halves=True,
+        optional=("attn_norm", "ffn_norm"),
+        window_period=4,
+        rope_in_windows_only=True,
+    ),
     "glm4": Architecture(rope_halves=False),
+    "arcee": Architecture(rope_halves=False, activation="relu_squared", optional=("ffn_gate",)),
 }

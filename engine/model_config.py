@@ -89,10 +89,11 @@ class ModelConfig:
             raise GGUFError(gguf.path, f"{name}.attention.key_length: {head_dim} is impossible")
         n_ctx_train = _positive(gguf, f"{name}.context_length")
         rope = Rope.from_gguf(gguf, name, head_dim, row.rope_halves)
-        window_rope = rope if row.window_rope_scaled else rope.unscaled()
-        if row.window_rope_theta:
-            window_rope = window_rope.with_base(row.window_rope_theta)
+        window_rope = (rope if row.window_rope_scaled else rope.unscaled()).with_base(
+            gguf.get_float(f"{name}.rope.freq_base_swa", row.window_rope_theta or rope.theta)
+        )
         window = _window(gguf, name, row)
+        windowed = _windowed(gguf, name, row, n_layer) if window else (False,) * n_layer
         norm_eps = gguf.get_float(
             f"{name}.attention.layer_norm{'' if row.layer_norm else '_rms'}_epsilon"
         )
@@ -129,8 +130,8 @@ class ModelConfig:
             rope=rope,
             window_rope=window_rope,
             window=window,
-            windowed=_windowed(gguf, name, row, n_layer) if window else (False,) * n_layer,
-            roped=_roped(gguf, name, row, n_layer),
+            windowed=windowed,
+            roped=_roped(gguf, name, row, windowed),
         )
         config._check(gguf, name)
         return config
@@ -225,8 +226,12 @@ def _windowed(gguf: GGUFFile, name: str, row: Architecture, n_layer: int) -> tup
     return tuple((i + 1) % (period or EVERY_LAYER) != 0 for i in range(n_layer))
 
 
-def _roped(gguf: GGUFFile, name: str, row: Architecture, n_layer: int) -> tuple[bool, ...]:
+def _roped(
+    gguf: GGUFFile, name: str, row: Architecture, windowed: tuple[bool, ...]
+) -> tuple[bool, ...]:
     """Which layers have RoPE."""
+    if row.rope_in_windows_only and any(windowed):
+        return windowed
     if row.rope_finetuned and not gguf.get_bool(f"{name}.rope.scaling.finetuned", True):
-        return (False,) * n_layer
-    return tuple((i + 1) % (row.nope_period or EVERY_LAYER) != 0 for i in range(n_layer))
+        return (False,) * len(windowed)
+    return tuple((i + 1) % (row.nope_period or EVERY_LAYER) != 0 for i in range(len(windowed)))

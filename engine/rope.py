@@ -73,7 +73,7 @@ class Rope:
         return rope
 
     def with_base(self, theta: float) -> Rope:
-        """The same with another base."""
+        """The same with another base, which must be positive."""
         return replace(self, theta=theta)
 
     def unscaled(self) -> Rope:

@@ -195,7 +195,7 @@ class ReferenceModel:
         base = self.number("rope.freq_base", 10000.0)
         scaled = True
         if window:
-            base = self.facts.get("window_rope_base", base)
+            base = self.number("rope.freq_base_swa", self.facts.get("window_rope_base", base))
             scaled = self.facts.get("window_rope_scaled", True)
         freqs = base ** (-np.arange(0, self.n_rot, 2, dtype=np.float64) / self.n_rot)
         if not scaled:
@@ -240,6 +240,8 @@ class ReferenceModel:
         period = self.facts.get("nope_period", 0)
         is_finetuned = self.number("rope.scaling.finetuned", True)
         never = self.facts.get("rope_finetuned", False) and not is_finetuned
+        if self.facts.get("rope_in_windows_only") and self.window:
+            never = not window
         if never or (period and (i + 1) % period == 0):
             return x
         cos, sin = self.angles(len(x), window)
