@@ -46,6 +46,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "smollm3": Architecture(rope_halves=False, nope_period=4),
     "qwen2": Architecture(rope_halves=True),
     "qwen3": Architecture(rope_halves=True),
+    "gemma": Architecture(rope_halves=True, activation="gelu", scale_embedding=True),
     "gemma2": Architecture(
         rope_halves=True,
         activation="gelu",
