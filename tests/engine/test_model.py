@@ -44,6 +44,30 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "n_layer": 7,
         "window": 40,
     },
+    "gemma2": {
+        "architecture": "gemma2",
+        "post_norms": True,
+        "n_layer": 4,
+        "window": 40,
+        "keys": {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    },
+    "a window in all layers": {"window": 40},
+    "far beyond yarn's context": {
+        "keys": {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 8.0,
+            "rope.scaling.original_context_length": 32,
+        }
+    },
+    "long rope": {
+        "architecture": "phi3",
+        "fused": ("attn_qkv", "ffn_up"),
+        "long_rope": True,
+        "keys": {
+            "rope.scaling.original_context_length": 32,
+            "rope.scaling.attn_factor": 1.19,
+        },
+    },
     "gemma3 of one page": {
         "architecture": "gemma3",
         "head_norms": "head",
