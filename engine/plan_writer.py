@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.jit import Native
 from engine.kernels.activation import (
     fine8_row_bytes,
     q8_row_bytes,
@@ -97,10 +98,10 @@ class PlanWriter:
                 quantise_rows, **self._integer_forms(*readers), x=x, n_in=readers[0].n_in
             )
 
-    def activate(self, kernel: Any, x: int, gate_of: int, reader: Matrix) -> None:
-        """x = kernel(x), times gate_of unless that is 0, in the forms that the reader wants."""
+    def activate(self, kernel: Native, x: int, gated: int, reader: Matrix) -> None:
+        """x = kernel(x), times the rows `gated` unless 0, in the forms that the reader wants."""
         forms = self._integer_forms(reader)
-        self.plan.emit(kernel, **forms, x=x, y=gate_of, n_in=reader.n_in)
+        self.plan.emit(kernel, **forms, x=x, y=gated, n_in=reader.n_in)
 
     def matmul(self, matrix: Matrix, x: int, out: int, *, meet: bool = True, **fields: Any) -> None:
         """out = matrix times the input of these products, whose floats are at x."""
