@@ -17,9 +17,8 @@ class Architecture:
 
     # RoPE turns dimension i with i + n_rot / 2 (True) or 2 i with 2 i + 1 (False).
     rope_halves: bool
-    activation: str = (
-        "silu"  # of the feed-forward block: "silu", "gelu" (tanh form), "relu_squared"
-    )
+    # Of the feed-forward block: "silu", "gelu" (tanh form), "relu_squared".
+    activation: str = "silu"
     layer_norm: bool = False  # norms subtract the mean; else they are RMS norms
     # Tensors that a layer may lack. Without "ffn_norm", feed-forward reads what attention reads;
     # without "attn_norm" too, blocks read the residual stream itself; without "ffn_gate",
@@ -97,4 +96,10 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "glm4": Architecture(rope_halves=False),
     "arcee": Architecture(rope_halves=False, activation="relu_squared", optional=("ffn_gate",)),
+    "chatglm": Architecture(rope_halves=False),
+    "ernie4_5": Architecture(rope_halves=False),
+    "internlm2": Architecture(rope_halves=False),
+    "nemotron": Architecture(
+        rope_halves=True, activation="relu_squared", layer_norm=True, optional=("ffn_gate",)
+    ),
 }

@@ -29,13 +29,20 @@ class Cancelled(Exception):
     """The run was stopped by Batch.cancel; what it wrote to the cache is not complete."""
 
 
+def _context_of_training(model: Model) -> int:
+    return model.config.n_ctx_train
+
+
 class Model:
     """A model ready to run: weights, plan, workspace and thread team.
 
     max_rows: tokens of one run at most.
-    on_layout: called when all sizes are known, before anything is compiled; may raise.
+    on_layout: called when all sizes are known, before anything is compiled; returns how many
+               tokens a chat may have at most, or raises.
     on_compile: called with (done, total) while kernels are compiled or loaded.
-    kv_type:    of keys and values in the pages: a key of KV_TYPES.
+    kv_type: of keys and values in the pages: a key of KV_TYPES.
+
+    long_rope: keys are turned as for contexts longer than the original one, where that matters.
     """
 
     def __init__(
@@ -45,7 +52,7 @@ class Model:
         max_rows: int,
         n_threads: int,
         on_compile: Callable[[int, int], None] = lambda done, total: None,
-        on_layout: Callable[[Model], None] = lambda model: None,
+        on_layout: Callable[[Model], int] = _context_of_training,
         kv_type: str = "f16",
     ) -> None:
         self.config = config
@@ -58,7 +65,7 @@ class Model:
         kv = KV_TYPES[kv_type]
         self.page_bytes = config.n_layer * layer_bytes(kv, config.n_head_kv, config.head_dim)
         self.plan = Plan()
-        self.transformer = Transformer(
+        transformer = Transformer(
             config,
             weights,
             self.plan,
@@ -67,9 +74,8 @@ class Model:
             n_threads=n_threads,
             kv_type=kv,
         )
-        self._logits = self.transformer.logits
-        self.fit_context(config.n_ctx_train)
-        on_layout(self)
+        self._logits = transformer.logits
+        self.long_rope = transformer.choose_rope(on_layout(self))
         functions = self.plan.functions()
         for done, function in enumerate(functions):
             on_compile(done, len(functions))
@@ -100,10 +106,6 @@ class Model:
         if self.batch.cancelled:
             raise Cancelled
         return self._logits[:n_out, : self.n_vocab]
-
-    def fit_context(self, n_ctx: int) -> None:
-        """Make it ready for chats of up to n_ctx tokens. Before any token is read."""
-        self.transformer.fit_context(n_ctx)
 
     @property
     def fraction_done(self) -> float:

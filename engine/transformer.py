@@ -46,7 +46,6 @@ class Transformer:
         c, w = config, weights
         n_q, n_kv = c.n_head * c.head_dim, c.n_head_kv * c.head_dim
         self.config, self.plan, self.kv_type = c, plan, kv_type
-        self._weights = w
         self.writer = PlanWriter(
             plan,
             workspace,
@@ -61,7 +60,7 @@ class Transformer:
         self.normed = floats(c.n_embd)  # as floats, where a weight type wants them
         self.q, self.k, self.v = floats(n_q), floats(n_kv), floats(n_kv)
         self.attended = floats(n_q)
-        self.parts: dict[str, Any] = {
+        self.parts: dict[str, Any] = {  # of one row's attention, taken by several threads
             "results": workspace.reserve(
                 attention_kernel.results_bytes(c.n_head, c.n_head_kv, c.head_dim)
             ),
@@ -70,8 +69,8 @@ class Transformer:
         self.added = floats(c.n_embd)  # what a block adds, only where it is normalised first
         self.feed_forward = FeedForward(self.writer, c.n_ff, c.activation)
 
-        self._frequencies = c.rope.frequencies(w.rope_factors(long=True))
-        self.angles = self._rope_angles(c.rope, self._frequencies)
+        self.weights, self.frequencies = w, c.rope.frequencies(w.rope_factors(long=False))
+        self.angles = self._rope_angles(c.rope, self.frequencies)
         self.window_angles = (
             self.angles
             if c.window_rope == c.rope
@@ -83,13 +82,14 @@ class Transformer:
             self._layer(i, layer)
         self.logits = self._output(w.output_norm, w.output)
 
-    def fit_context(self, n_ctx: int) -> None:
-        """Set RoPE's frequencies for chats of up to n_ctx tokens: on some models they depend on
-        that. Before any token is read.
+    def choose_rope(self, n_ctx: int) -> bool:
+        """Turn keys as for chats of up to n_ctx tokens. Returns whether these are long contexts, to
+        which the model has RoPE factors of their own.
         """
-        rope = self.config.rope
-        factors = self._weights.rope_factors(long=n_ctx > rope.n_ctx_orig)
-        self._frequencies[:] = rope.frequencies(factors)
+        rope, w = self.config.rope, self.weights
+        long = w.rope_factors_long is not None and n_ctx > rope.n_ctx_orig
+        self.frequencies[:] = rope.frequencies(w.rope_factors(long))
+        return long
 
     def _layer(self, i: int, w: LayerWeights) -> None:
         attention, feed_forward = (w.attn_q, w.attn_k, w.attn_v), self.feed_forward.readers(w)

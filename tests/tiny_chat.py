@@ -28,8 +28,7 @@ def chat_of(
     with GGUFFile(path) as gguf:
         config = ModelConfig.from_gguf(gguf)
         weights = Weights.from_gguf(gguf, config)
-        model = Model(config, weights, max_rows, n_threads)
-        model.fit_context(n_ctx)
+        model = Model(config, weights, max_rows, n_threads, on_layout=lambda model: n_ctx)
         try:
             yield Chat(model, PagePool(n_pages(n_ctx), model.page_bytes), n_ctx)
         finally:

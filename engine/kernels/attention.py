@@ -128,9 +128,7 @@ def _scores(kv_type, grid, q, head_dim, keys, probs, values):
 
 
 @inline
-def _softmax_step(
-    kv_type, scores, n_hidden, n_visible, soft_cap, state, k_scales, v_scales
-):  # fmt: skip
+def _softmax_step(kv_type, scores, n_hidden, n_visible, soft_cap, state, k_scales, v_scales):
     """Turn PAGE scores of one query into weights, and bring its state (maximum, sum) up to date.
 
     The first n_hidden positions lie before the window, those from n_visible on in the future.
@@ -319,11 +317,13 @@ def _attention(kv_type, op, batch, thread):
                 write_f32(states + 8 * i + 4, 0.0)
                 write_i32(limits + 4 * i, read_i32(b.pos + 4 * r) + 1)
             first = max(read_i32(b.pos + 4 * row) + 1 - o.window, 0) // PAGE
-            n_pages = last // PAGE + 1 - first
+            until = last // PAGE + 1
             if n_parts > 1:
-                n_pages = _pages_of_part(n_pages)
-                first += part * n_pages
-            for p in range(first, min(first + n_pages, last // PAGE + 1)):
+                of_part = _pages_of_part(until - first)
+                first += part * of_part
+                # The last part takes what rows behind the first one see beyond it.
+                until = until if part == n_parts - 1 else min(first + of_part, until)
+            for p in range(first, until):
                 layer = read_i64(table + 8 * p) + o.layer_offset
                 next_layer = read_i64(table + 8 * min(p + 1, last // PAGE)) + o.layer_offset
                 if n == 1:
