@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.config import EngineConfig
 from engine.context import FittedChat
+from engine.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallDelta, ToolCallStart
 from engine.errors import (
     ChatTemplateError,
     ConfigError,
@@ -39,6 +40,7 @@ from engine.generation import (
     Generation,
     Phase,
     Progress,
+    PromptScored,
     Timings,
     Token,
 )
@@ -49,12 +51,15 @@ from engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from engine.engine import Engine
+    from engine.grammar import Grammar
 
 __all__ = [
     "ChatMemory",
     "ChatTemplateError",
     "ConfigError",
+    "ContentDelta",
     "ContextLengthExceeded",
+    "Delta",
     "Difference",
     "Engine",
     "EngineClosed",
@@ -69,6 +74,7 @@ __all__ = [
     "FittedChat",
     "GGUFError",
     "Generation",
+    "Grammar",
     "InvalidRequest",
     "LoadProgress",
     "MemoryReport",
@@ -76,7 +82,9 @@ __all__ = [
     "OutOfMemory",
     "Phase",
     "Progress",
+    "PromptScored",
     "QueueFull",
+    "ReasoningDelta",
     "Replaced",
     "RequestOptions",
     "SamplingParams",
@@ -84,16 +92,22 @@ __all__ = [
     "TimedOut",
     "Timings",
     "Token",
+    "ToolCallDelta",
+    "ToolCallStart",
     "UnsupportedModel",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Engine comes when it is asked for: NumPy and the tokenizers take 0.2 s, for which a server
-    need not wait before it listens.
+    """Engine and Grammar come when they are asked for: NumPy and the tokenizers take 0.2 s, for
+    which a server need not wait before it listens.
     """
     if name == "Engine":
         from engine.engine import Engine
 
         return Engine
+    if name == "Grammar":
+        from engine.grammar import Grammar
+
+        return Grammar
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

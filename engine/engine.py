@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gguf.constants import LlamaFileType
 
+from engine.chat_format import ChatFormat
 from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig
 from engine.context import FittedChat, fit_chat, next_turn_ids
@@ -29,7 +30,7 @@ from engine.errors import (
     OutOfMemory,
 )
 from engine.free_memory import free_memory, resident
-from engine.generation import Estimate, Event, Failed, Finished, Generation, Token
+from engine.generation import Estimate, Event, Failed, Finished, Generation, PromptScored, Token
 from engine.gguf_file import GGUFFile
 from engine.info import LoadProgress, ModelInfo, SavedChat
 from engine.memory import Budget, Sizes, plan_memory
@@ -76,6 +77,7 @@ class Engine:
             report(LoadProgress("reading tokenizer", 0, 1))
             self.tokenizer = Tokenizer.from_gguf(self._gguf, config.tokenizer_pre)
             self.chat_template = ChatTemplate.from_gguf(self._gguf, self.tokenizer)
+            self.chat_format = ChatFormat.of(self.chat_template, self.tokenizer)
 
             report(LoadProgress("compiling kernels", 0, 1))
             # Here and not above: this brings Numba, half a second, and the next ones compile, which
@@ -214,15 +216,19 @@ class Engine:
         return self._worker.submit(Generation(list(prompt_ids), params, on_event, options))
 
     def generate(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        options: RequestOptions = DEFAULT_OPTIONS,
     ) -> Iterator[Token | Finished]:
         """Run one request; yields Token events, then Finished. Closing the iterator cancels.
+        PromptScored events are for those who `submit`.
 
         prompt: text, or token ids. Raises what `submit` raises, and the error of a Failed.
         """
         ids = self.encode_prompt(prompt) if isinstance(prompt, str) else prompt
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        generation = self.submit(ids, params or SamplingParams(), events.put)
+        generation = self.submit(ids, params or SamplingParams(), events.put, options)
         return _until_finished(generation, events)
 
     def estimate(self, prompt_ids: Sequence[int], max_tokens: int | None = None) -> Estimate:
@@ -369,12 +375,17 @@ class Engine:
                 raise InvalidRequest(
                     f"token id {token_id} is outside the vocabulary (0..{n_vocab - 1})", "prompt"
                 )
-        for token_id in params.logit_bias:
-            if not 0 <= token_id < n_vocab:
-                raise InvalidRequest(
-                    f"logit_bias: token id {token_id} is outside the vocabulary (0..{n_vocab - 1})",
-                    "logit_bias",
-                )
+        for param, ids in (
+            ("logit_bias", params.logit_bias),
+            ("stop_token_ids", params.stop_token_ids),
+        ):
+            for token_id in ids:
+                if not 0 <= token_id < n_vocab:
+                    raise InvalidRequest(
+                        f"{param}: token id {token_id} is outside the vocabulary "
+                        f"(0..{n_vocab - 1})",
+                        param,
+                    )
         if len(prompt_ids) >= self.model.n_ctx:
             raise ContextLengthExceeded(len(prompt_ids), self.model.n_ctx)
 
@@ -387,6 +398,8 @@ def _until_finished(
             event = events.get()
             if isinstance(event, Failed):
                 raise event.error
+            if isinstance(event, PromptScored):
+                continue
             yield event
             if isinstance(event, Finished):
                 return

@@ -1,4 +1,4 @@
-"""One request as the outside sees it: a Generation handle and the three events it reports.
+"""One request as the outside sees it: a Generation handle and the events it reports.
 
 The engine thread is the only writer; any thread may read `progress()` and call `cancel()`.
 """
@@ -36,10 +36,32 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token was decoded. `text` is what may be shown now: '' while text is held back."""
+    """One token was decoded. `text` is what may be shown now: '' while text is held back.
+
+    logprob: natural logarithm of the token's probability in the model's own distribution, before
+             bias, penalties, cuts and temperature; may be -inf. None unless `n_probs` asks for it.
+    top:     the `n_probs` most likely tokens, as (id, logprob), best first.
+    """
 
     token_id: int
     text: str
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScored:
+    """Some of the prompt was read, and each token of it scored; `prompt_logprobs` asks for that.
+
+    first:    the place in the prompt of the first token scored here. Its first one never is, as
+              nothing precedes it.
+    logprobs: as Token.logprob, of that token and those that follow it.
+    tops:     as Token.top, for each of them.
+    """
+
+    first: int
+    logprobs: tuple[float, ...]
+    tops: tuple[tuple[tuple[int, float], ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +99,7 @@ class Failed:
     error: EngineError
 
 
-Event = Token | Finished | Failed
+Event = PromptScored | Token | Finished | Failed
 
 
 class Phase(enum.StrEnum):

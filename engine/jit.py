@@ -191,10 +191,10 @@ PROFILE, CACHE_DIR = _prepare()
 import numba  # noqa: E402
 from numba import types  # noqa: E402
 
-# Nothing that takes numbers to be finite ("nnan", "ninf"): NaN and infinity keep their meaning.
+# No fast math: sums are taken in the order in which they are written, so that what is computed for
+# one row does not depend on how many there are, and NaN and infinity keep their meaning.
 # error_model "numpy": a division never raises, so that compiled code holds no exception paths.
 _OPTIONS: dict[str, Any] = {
-    "fastmath": {"contract", "reassoc", "nsz", "arcp"},
     "boundscheck": False,
     "error_model": "numpy",
 }
@@ -206,9 +206,9 @@ inline: Any = numba.njit(nogil=True, forceinline=True, **_OPTIONS)
 def entry(*signatures: str) -> Any:
     """Decorator for a function that Python calls: compiled for these signatures, and cached.
 
-    The engine's compile options but for fast math, so that NaN and infinity keep their meaning.
+    Sums may be taken in any order here, so that they become vectors.
     """
-    options = {**_OPTIONS, "fastmath": False}
+    options = {**_OPTIONS, "fastmath": {"contract", "reassoc"}}
     return numba.njit(list(signatures), nogil=True, cache=CACHE_DIR is not None, **options)
 
 

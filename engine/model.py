@@ -319,6 +319,7 @@ class Model:
             "float_x": int(quant.group == 0),
             "group": quant.group,
             "dot": quant.dot,
+            "dot4": quant.dot4,
             "unpack": quant.unpack,
             "tile_dot": quant.tile_dot,
             **self._scratch,

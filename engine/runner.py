@@ -23,6 +23,7 @@ from engine.tokenizer import Tokenizer
 # it shorter: alone, what is lost when it is cancelled; beside others, what their replies wait.
 _ALONE_S, _ALONE_LEAST = 1.0, 128
 _OTHERS_WAIT_S, _OTHERS_WAIT_LEAST = 0.5, 32
+_SCORE_BYTES = 1 << 24  # of logits at once, when all are wanted: they grow with the vocabulary
 _IDLE_CHUNK = 64  # tokens: what is lost when a request comes in the middle
 
 
@@ -40,7 +41,7 @@ class Runner:
             sequence.generation.difference = Difference(
                 parting.at, decode(parting.cached_ids), decode(parting.prompt_ids)
             )
-        sequence.run_on(self._cache.open(sequence.ids))
+        sequence.run_on(self._cache.open(sequence.cacheable_ids))
 
     def run(self, step: Step) -> None:
         """Raises Cancelled when the batch was cancelled, NoRoom when too few pages are free; then
@@ -77,6 +78,9 @@ class Runner:
             (_OTHERS_WAIT_S, _OTHERS_WAIT_LEAST) if others_wait else (_ALONE_S, _ALONE_LEAST)
         )
         most = min(max(self._speed.prefill_tokens_in(limit_s), least), self._model.max_rows)
+        is_scored = sequence.is_scored
+        if not is_scored:
+            most = min(most, max(_SCORE_BYTES // (4 * self._tokenizer.n_vocab), 1))
         n = min(sequence.n_left - 1, most)
         first = len(chat.ids)
         self._cache.make_room([chat], n, len(sequence.ids))
@@ -84,10 +88,15 @@ class Runner:
         sequence.n_reading = n
         start = time.perf_counter()
         try:
-            chat.prefill(sequence.ids[first : first + n], want_logits=False)
+            chunk = sequence.ids[first : first + n]
+            if is_scored:
+                chat.prefill(chunk, want_logits=False)
+            else:
+                sequence.score(first, chat.score(chunk)[:, : self._tokenizer.n_vocab])
         finally:
             sequence.n_reading = 0
-        self._speed.note_prefill(n, time.perf_counter() - start)
+        if is_scored:
+            self._speed.note_prefill(n, time.perf_counter() - start)
         sequence.n_prefilled = max(sequence.n_prefilled, len(chat.ids))
 
     def _decode(self, sequences: tuple[Sequence, ...]) -> None:

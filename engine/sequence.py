@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.chat import Chat
+from engine.chooser import Chooser
 from engine.errors import EngineError, Replaced, TimedOut
 from engine.generation import (
     Event,
@@ -24,10 +25,11 @@ from engine.generation import (
     Generation,
     Phase,
     Progress,
+    PromptScored,
     Timings,
     Token,
 )
-from engine.sampler import Sampler
+from engine.logprobs import LogProbs
 from engine.stop import StopChecker
 from engine.tokenizer import StreamDecoder, Tokenizer
 
@@ -63,15 +65,17 @@ class Sequence:
         self.n_prefilled = 0
         self.n_decoded = 0
         self.interruption: Interruption | None = None
+        self._n_scored = 0  # prompt tokens whose logits were seen
         self.n_reading = 0  # prompt tokens of the chunk being read
         self._last: Finished | Failed | None = None
         self._told: list[Event] = []  # for a client that joins later
         params = generation.params
         room = n_ctx - len(self.prompt_ids)
         self.n_max = room if params.max_tokens is None else min(params.max_tokens, room)
-        self._eog_ids = tokenizer.eog_ids
-        self._sampler = Sampler(params, tokenizer.n_vocab, self.prompt_ids, tokenizer.eog_ids)
-        self._decoder = StreamDecoder(tokenizer, after=self.prompt_ids[-1])
+        self._chooser = Chooser(params, self.prompt_ids, tokenizer, generation.options.grammar)
+        self._decoder = StreamDecoder(
+            tokenizer, self.prompt_ids[-1], generation.options.visible_ids
+        )
         self._stop = StopChecker(params.stop)
         self._since = time.monotonic()  # when the phase began
         self._spent: dict[Phase, float] = {}
@@ -87,6 +91,31 @@ class Sequence:
     def n_left(self) -> int:
         """Tokens that are not read yet."""
         return len(self.ids) - (len(self.chat.ids) if self.chat else 0)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the logits of no prompt token are wanted any more."""
+        return not self.options.prompt_logprobs or self._n_scored + 1 >= len(self.prompt_ids)
+
+    @property
+    def cacheable_ids(self) -> list[int]:
+        """The tokens that may come from the cache; those to be scored must be read."""
+        return self.ids if self.is_scored else self.ids[: self._n_scored + 1]
+
+    def score(self, first: int, logits: npt.NDArray[np.float32]) -> None:
+        """Report how likely the prompt's tokens are.
+
+        logits: f32[n, n_vocab] after its tokens from place `first` on; the last may be left out.
+        """
+        logits = logits[max(self._n_scored - first, 0) :]  # after a pause some come again
+        n_probs = self.generation.params.n_probs or 0
+        logprobs, tops = [], []
+        for row, token_id in zip(logits, self.prompt_ids[self._n_scored + 1 :], strict=False):
+            log_probs = LogProbs.of(row)
+            logprobs.append(log_probs[token_id])
+            tops.append(log_probs.top(n_probs))
+        self._report(PromptScored(self._n_scored + 1, tuple(logprobs), tuple(tops)))
+        self._n_scored += len(logprobs)
 
     def run_on(self, chat: Chat) -> None:
         """Begin, or go on after a pause."""
@@ -147,17 +176,18 @@ class Sequence:
         """Sample the next token from logits f32[n_vocab] and report it; may end the reply."""
         if self.phase is Phase.PREFILL:
             self.enter(Phase.DECODE)
-        token_id = self._sampler.sample(logits)
-        self._sampler.accept(token_id)
+        choice = self._chooser.choose(logits)
         self.n_decoded += 1
-        self.ids.append(token_id)
-        if token_id in self._eog_ids and not self.generation.params.ignore_eos:
+        self.ids.append(choice.token_id)
+        if choice.is_end:
             self.finish(FinishReason.STOP)
             return
-        text, stopped = self._stop.push(self._decoder.push(token_id))
-        self._report(Token(token_id, text))
+        text, stopped = self._stop.push(self._decoder.push(choice.token_id))
+        self._report(Token(choice.token_id, text, choice.logprob, choice.top))
         if stopped:
             self._end(FinishReason.STOP, "")
+        elif choice.is_last:
+            self.finish(FinishReason.STOP)
         elif self.n_decoded >= self.n_max:
             self.finish(FinishReason.LENGTH)
 

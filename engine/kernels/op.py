@@ -17,8 +17,8 @@ from engine.kernels.atomics import address_of, fetch_add, read_shared
 import numba  # isort: skip  # after engine.jit
 from numba import types  # isort: skip
 
-# Rows up to which a matrix product goes row by row; more rows go through tiles.
-FEW = 3
+# Rows up to which a matrix product reads weights as decoding does; more rows go through tiles.
+FEW = 8
 
 # Bytes ahead of the weights being multiplied at which they are prefetched.
 AHEAD = 2048
@@ -52,6 +52,7 @@ OP = np.dtype(
         ("float_x", np.int32),  # 1 = the weight type wants f32 rows, and unpacks to a float tile
         ("group", np.int32),  # weights that share a scale in a tile
         ("dot", np.int64),  # quants: rows of weights times one input row
+        ("dot4", np.int64),  # the same for four input rows at once
         ("unpack", np.int64),  # quants: rows of weights to a tile
         ("tile_dot", np.int64),  # tile times many input rows
         ("scratch", np.int64),  # this op's scratch memory, thread by thread

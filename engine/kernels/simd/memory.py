@@ -96,6 +96,17 @@ def load_wide(typingctx, kind, address):
 
 
 @intrinsic
+def load_twice(typingctx, kind, address):
+    """The vector at address, and the same again: a vector of twice its length."""
+
+    def codegen(_context, builder, _sig, args):
+        v = ll.load(builder, args[1], kind.of.ir)
+        return ll.concat(builder, v, v)
+
+    return Vec(kind.of.elem, 2 * kind.of.n)(kind, types.int64), codegen
+
+
+@intrinsic
 def load_nibbles(typingctx, address):
     """32 weights of sixteen bytes as a WIDE tile: first the low nibbles, then the high ones."""
 
