@@ -179,12 +179,17 @@ class Engine:
                 raise InvalidRequest(
                     f"token id {token_id} is outside the vocabulary (0..{n_vocab - 1})", "prompt"
                 )
-        for token_id in params.logit_bias:
-            if not 0 <= token_id < n_vocab:
-                raise InvalidRequest(
-                    f"logit_bias: token id {token_id} is outside the vocabulary (0..{n_vocab - 1})",
-                    "logit_bias",
-                )
+        for param, ids in (
+            ("logit_bias", params.logit_bias),
+            ("stop_token_ids", params.stop_token_ids),
+        ):
+            for token_id in ids:
+                if not 0 <= token_id < n_vocab:
+                    raise InvalidRequest(
+                        f"{param}: token id {token_id} is outside the vocabulary "
+                        f"(0..{n_vocab - 1})",
+                        param,
+                    )
         if len(prompt_ids) >= self.model.n_ctx:
             raise ContextLengthExceeded(len(prompt_ids), self.model.n_ctx)
 

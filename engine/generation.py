@@ -35,10 +35,17 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token was decoded. `text` is what may be shown now: '' while text is held back."""
+    """One token was decoded. `text` is what may be shown now: '' while text is held back.
+
+    logprob: natural logarithm of the token's probability in the model's own distribution, before
+             bias, penalties, cuts and temperature; may be -inf. None unless `n_probs` asks for it.
+    top:     the `n_probs` most likely tokens, as (id, logprob), best first.
+    """
 
     token_id: int
     text: str
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from engine.generation import (
     Timings,
     Token,
 )
+from engine.logprobs import LogProbs
 from engine.sampler import Sampler
 from engine.stop import StopChecker
 from engine.tokenizer import StreamDecoder, Tokenizer
@@ -43,8 +44,16 @@ class Sequence:
         params = generation.params
         room = n_ctx - len(self.prompt_ids)
         self._n_max = room if params.max_tokens is None else min(params.max_tokens, room)
-        self._eog_ids = tokenizer.eog_ids
-        self._sampler = Sampler(params, tokenizer.n_vocab, self.prompt_ids, tokenizer.eog_ids)
+        self._end_ids = params.stop_token_ids | (
+            frozenset() if params.ignore_eos else tokenizer.eog_ids
+        )
+        self._sampler = Sampler(
+            params,
+            tokenizer.n_vocab,
+            self.prompt_ids,
+            tokenizer.eog_ids,
+            tokenizer.vocabulary.bytes_of,
+        )
         self._decoder = StreamDecoder(
             tokenizer, self.prompt_ids[-1], generation.options.visible_ids
         )
@@ -74,14 +83,19 @@ class Sequence:
 
         Returns it, or None when the reply has ended.
         """
+        n_probs = self.generation.params.n_probs
+        log_probs = None if n_probs is None else LogProbs.of(logits)
         token_id = self._sampler.sample(logits)
         self._sampler.accept(token_id)
         self.n_decoded += 1
-        if token_id in self._eog_ids and not self.generation.params.ignore_eos:
+        if token_id in self._end_ids:
             self.finish(FinishReason.STOP)
             return None
         text, stopped = self._stop.push(self._decoder.push(token_id))
-        self._report(Token(token_id, text))
+        if log_probs is None:
+            self._report(Token(token_id, text))
+        else:
+            self._report(Token(token_id, text, log_probs[token_id], log_probs.top(n_probs or 0)))
         if stopped:
             self._end(FinishReason.STOP, "")
             return None
