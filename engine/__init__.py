@@ -37,7 +37,7 @@ from engine.generation import (
     Timings,
     Token,
 )
-from engine.info import LoadProgress, ModelInfo
+from engine.info import LoadProgress, ModelInfo, RenderedChat
 from engine.request_options import RequestOptions
 from engine.sampling_params import SamplingParams
 
@@ -68,6 +68,7 @@ __all__ = [
     "Progress",
     "QueueFull",
     "ReasoningDelta",
+    "RenderedChat",
     "RequestOptions",
     "SamplingParams",
     "Timings",

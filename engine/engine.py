@@ -22,10 +22,11 @@ from engine.cpus import count_cpus
 from engine.errors import ContextLengthExceeded, EngineFailed, GGUFError, InvalidRequest
 from engine.generation import Event, Failed, Finished, Generation, Token
 from engine.gguf_file import GGUFFile
-from engine.info import LoadProgress, ModelInfo
+from engine.info import LoadProgress, ModelInfo, RenderedChat
 from engine.model_config import ModelConfig
 from engine.request_options import DEFAULT_OPTIONS, RequestOptions
 from engine.sampling_params import SamplingParams
+from engine.special_tokens import unshield
 from engine.tokenizer import Tokenizer
 
 log = logging.getLogger("rushlight.engine")
@@ -106,14 +107,38 @@ class Engine:
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Token ids of a chat, through the model's template. Raises ChatTemplateError."""
+        return self.render_chat(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+            documents=documents,
+            template_kwargs=template_kwargs,
+        ).ids
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        continue_last: bool = False,
+    ) -> RenderedChat:
+        """A chat through the model's template.
+
+        continue_last: it ends where the last message does, so that a reply goes on from there.
+        Raises ChatTemplateError, InvalidRequest.
+        """
         rendered = self.chat_template.render(
             messages,
             add_generation_prompt=add_generation_prompt,
             tools=tools,
             documents=documents,
             template_kwargs=template_kwargs,
+            continue_last=continue_last,
         )
-        return self.tokenizer.encode_template(rendered)
+        return RenderedChat(unshield(rendered), self.tokenizer.encode_template(rendered))
 
     def submit(
         self,

@@ -30,3 +30,11 @@ class ModelInfo:
     n_vocab: int
     n_embd: int
     n_layer: int
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """A chat as the model reads it: the text the template made, and its token ids."""
+
+    text: str
+    ids: list[int]

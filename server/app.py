@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from server import completions, models
+from server import models
 from server.config import AppConfig
 from server.errors import ApiError
 from server.loader import EngineLoader
 from server.metrics import Metrics
 from server.middleware import RequestMiddleware, RequestRecord, error_response
+from server.openai import chat, text
 from server.openapi import describe_bodies
 from server.services import Services
 
@@ -31,7 +32,8 @@ def create_app(config: AppConfig, loader: EngineLoader) -> FastAPI:
     metrics = Metrics(loader)
     app.state.services = Services(config, loader, config.sampling.to_sampling_params(), metrics)
     app.include_router(models.router)
-    app.include_router(completions.router)
+    app.include_router(chat.router)
+    app.include_router(text.router)
     # Only what FastAPI itself raises: all else passes up to the middleware, which answers it.
     app.add_exception_handler(HTTPException, _no_such_route)
     app.add_middleware(RequestMiddleware, metrics=metrics)

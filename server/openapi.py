@@ -10,11 +10,13 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
-from server.requests import ChatCompletionRequest, CompletionRequest, SamplingRequest
+from server.openai.chat import ChatCompletionRequest
+from server.openai.text import CompletionRequest
+from server.request_object import RequestBody
 
 _REF = "#/components/schemas/{model}"
 
-BODIES: dict[str, type[SamplingRequest]] = {
+BODIES: dict[str, type[RequestBody]] = {
     "/v1/chat/completions": ChatCompletionRequest,
     "/v1/completions": CompletionRequest,
 }

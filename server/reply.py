@@ -1,14 +1,15 @@
-"""Reply: one request's generations and their events, carried from the engine's thread to the loop.
+"""Reply: one request's generations, carried from the engine's thread to the loop and taken apart.
 
-One generation per prompt, all submitted at once, so that whatever is wrong with any of them shows
-before the first byte. Knows nothing of HTTP but that a client may leave.
+All generations are submitted at once, so that whatever is wrong with any of them shows before the
+first byte. Knows nothing of HTTP but that a client may leave.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Sequence
+import dataclasses
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -23,10 +24,13 @@ from engine import (
     Generation,
     Phase,
     Progress,
-    SamplingParams,
+    ReasoningDelta,
     Token,
+    ToolCallStart,
 )
 from server.metrics import Metrics
+from server.prepare import Parser, Prepared, PreparedPrompt
+from server.reply_events import Choice, Ended, EndReason, Piece
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -35,44 +39,49 @@ T = TypeVar("T")
 
 
 class Reply:
-    """Events of one request, tagged with the index of the prompt that they belong to."""
+    """Events of one request. All choices of the first prompt come first, then the second's."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        prompts: Sequence[Sequence[int]],
-        params: SamplingParams,
-        metrics: Metrics,
-    ) -> None:
-        """Submit every prompt, given as token ids. Raises: what `Engine.submit` raises."""
-        self.n_choices = len(prompts)
+    def __init__(self, engine: Engine, prepared: Prepared, metrics: Metrics) -> None:
+        """Submit everything. Raises: what `Engine.submit` raises."""
         self._metrics = metrics
+        self._prepared = prepared
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()  # bounded by max_tokens
         self._generations: list[Generation] = []
+        self._takers: list[_Taker] = []
         try:
-            for index, ids in enumerate(prompts):
-                self._generations.append(self._submit(engine, ids, params, index))
+            for prompt in prepared.prompts:
+                for number in range(prepared.n_made):
+                    self._submit(engine, prompt, number)
         except Exception:
             self.cancel()
             raise
 
-    def _submit(
-        self, engine: Engine, ids: Sequence[int], params: SamplingParams, index: int
-    ) -> Generation:
+    def _submit(self, engine: Engine, prompt: PreparedPrompt, number: int) -> None:
+        index = len(self._generations)
+
         def on_event(event: Event) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
                 self._loop.call_soon_threadsafe(self._receive, index, event)
 
-        generation = engine.submit(ids, params, on_event)
+        params = self._prepared.params
+        if params.seed is not None:  # each choice its own, and the same ones next time
+            params = dataclasses.replace(params, seed=(params.seed + number) & (2**63 - 1))
+        generation = engine.submit(prompt.ids, params, on_event, prompt.options)
+        self._generations.append(generation)
+        self._takers.append(_Taker(index, prompt.parser(), is_repeat=number > 0))
         self._metrics.generation_started(generation)
-        return generation
 
     def _receive(self, index: int, event: Event) -> None:
         """Every event passes here, whether or not anyone still reads."""
         if not isinstance(event, Token):
             self._metrics.generation_ended(self._generations[index], event)
         self._events.put_nowait((index, event))
+
+    @property
+    def n_choices(self) -> int:
+        """How many are made."""
+        return len(self._generations)
 
     def cancel(self) -> None:
         """Stop all that still runs. Idempotent, and never waits."""
@@ -87,8 +96,9 @@ class Reply:
                 return index, progress
         return len(all_progress) - 1, all_progress[-1]
 
-    async def events(self, every_s: float) -> AsyncIterator[tuple[int, Token | Finished] | None]:
-        """All events, until each generation has finished; None after each `every_s` without one.
+    async def events(self, every_s: float) -> AsyncIterator[Piece | Ended | None]:
+        """All events, until each choice is complete. None when there is nothing to tell: after
+        `every_s` of silence, or when a token's text is held back.
 
         Raises: EngineError if a generation fails, or is cancelled by anyone but us.
         """
@@ -106,20 +116,67 @@ class Reply:
                 if event.finish_reason is FinishReason.CANCELLED:
                     raise EngineClosed("the server is shutting down")
                 n_open -= 1
-            yield index, event
+            taken = list(self._takers[index].take(event))
+            for some in taken:
+                yield some
+            if not taken:
+                yield None
 
-    async def collect(self) -> list[tuple[str, Finished]]:
-        """The whole text and the end of each choice, in order. Raises: EngineError."""
-        pieces: list[list[str]] = [[] for _ in range(self.n_choices)]
-        ends: dict[int, Finished] = {}
-        async for item in self.events(every_s=60):
-            if item is None:
-                continue
-            index, event = item
-            pieces[index].append(event.text)
-            if isinstance(event, Finished):
-                ends[index] = event
-        return [("".join(pieces[index]), ends[index]) for index in range(self.n_choices)]
+    async def collect(self) -> tuple[list[Choice], list[Ended]]:
+        """The choices to show, in order, and the ends of all that were made. Raises: EngineError"""
+        made = [Choice() for _ in self._generations]
+        async for event in self.events(every_s=60):
+            match event:
+                case Piece():
+                    made[event.index].add(event)
+                case Ended():
+                    made[event.index].end = event
+        return list(self._best(made)), [choice.ended for choice in made]
+
+    def _best(self, made: list[Choice]) -> Iterator[Choice]:
+        """Of each prompt's choices the likeliest, in the order of their likelihood."""
+        n, n_made = self._prepared.n, self._prepared.n_made
+        if n == n_made:
+            yield from made
+            return
+        raise NotImplementedError("best_of")
+
+
+class _Taker:
+    """Makes the events of one choice."""
+
+    def __init__(self, index: int, parser: Parser, is_repeat: bool) -> None:
+        self._index = index
+        self._parser = parser
+        self._is_repeat = is_repeat
+        self._tokens: list[Token] = []  # which have made nothing yet
+        self._n_reasoning = 0
+        self._has_calls = False
+
+    def take(self, event: Token | Finished) -> Iterator[Piece | Ended]:
+        if isinstance(event, Token):
+            self._tokens.append(event)
+            yield from self._piece(event.text)
+            return
+        yield from self._piece(event.text, is_last=True)
+        yield Ended(self._index, self._reason(event), event, self._n_reasoning, self._is_repeat)
+
+    def _piece(self, text: str, is_last: bool = False) -> Iterator[Piece]:
+        deltas = self._parser.push(text) if text else []
+        if is_last:
+            deltas += self._parser.finish()
+        if not deltas and not (is_last and self._tokens):
+            return
+        tokens, self._tokens = tuple(self._tokens), []
+        if any(isinstance(delta, ReasoningDelta) for delta in deltas):
+            self._n_reasoning += len(tokens)
+        self._has_calls |= any(isinstance(delta, ToolCallStart) for delta in deltas)
+        yield Piece(self._index, tuple(deltas), tokens)
+
+    def _reason(self, end: Finished) -> EndReason:
+        if end.finish_reason is not FinishReason.STOP:
+            return "length"
+        return "tool_calls" if self._has_calls else "stop"
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

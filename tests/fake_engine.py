@@ -32,11 +32,16 @@ from engine import (
     Phase,
     Progress,
     QueueFull,
+    RenderedChat,
+    RequestOptions,
     SamplingParams,
     Timings,
     Token,
 )
 from engine.chat_messages import normalise_messages
+from engine.reply_parser import ReplyParser
+from engine.request_options import DEFAULT_OPTIONS
+from engine.thinking import ThinkingMarks
 
 BOS = 256
 EOS = 257
@@ -70,6 +75,23 @@ class _Job:
         self.phase, self.since = phase, time.monotonic()
 
 
+class FakeFormat:
+    """Of a model that thinks between tags."""
+
+    visible_ids: frozenset[int] = frozenset()
+
+    def prompt_tail(self, prompt_ids: Sequence[int]) -> str:
+        return _text(prompt_ids)
+
+    def parser(self, prompt_tail: str = "", tools: Any = False) -> ReplyParser:
+        written = prompt_tail.rpartition("<assistant>")[2]
+        return ReplyParser([ThinkingMarks("<think>", "</think>")], written)
+
+
+def _text(ids: Sequence[int]) -> str:
+    return bytes(token for token in ids if token < 256).decode(errors="replace")
+
+
 class FakeEngine:
     """Duck-typed to `engine.Engine`. `script` may be changed between requests."""
 
@@ -95,8 +117,9 @@ class FakeEngine:
             n_embd=64,
             n_layer=2,
         )
+        self.chat_format = FakeFormat()
         self.submitted: list[Generation] = []
-        self.chats: list[dict[str, Any]] = []  # the arguments of each encode_chat
+        self.chats: list[dict[str, Any]] = []  # the arguments of each render_chat
         self.ends: dict[int, tuple[Event, float]] = {}  # id -> last event, and when
         self._waiting: list[_Job] = []
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -120,7 +143,7 @@ class FakeEngine:
     def encode_prompt(self, text: str) -> list[int]:
         return [BOS, *text.encode()]
 
-    def encode_chat(
+    def render_chat(
         self,
         messages: list[dict[str, Any]],
         *,
@@ -128,13 +151,17 @@ class FakeEngine:
         tools: Any = None,
         documents: Any = None,
         template_kwargs: dict[str, Any] | None = None,
-    ) -> list[int]:
+        continue_last: bool = False,
+    ) -> RenderedChat:
         messages = normalise_messages(messages)
         self.chats.append(
             {
                 "messages": messages,
                 "add_generation_prompt": add_generation_prompt,
+                "tools": tools,
+                "documents": documents,
                 "template_kwargs": template_kwargs,
+                "continue_last": continue_last,
             }
         )
         if any(message["content"] == "REFUSE" for message in messages):
@@ -142,10 +169,16 @@ class FakeEngine:
         text = "".join(
             f"<{m['role']}>{m['content'] or ''}{m.get('tool_calls', '')}" for m in messages
         )
-        return self.encode_prompt(text + "<assistant>" * add_generation_prompt)
+        opens = add_generation_prompt and not continue_last
+        text += "<assistant>" * opens
+        return RenderedChat(text, self.encode_prompt(text))
 
     def submit(
-        self, prompt_ids: Sequence[int], params: SamplingParams, on_event: Callable[[Event], None]
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        on_event: Callable[[Event], None],
+        options: RequestOptions = DEFAULT_OPTIONS,
     ) -> Generation:
         if self._fatal:
             raise self._fatal
@@ -160,6 +193,7 @@ class FakeEngine:
             list(prompt_ids),
             params,
             on_event,
+            options,
             _on_cancel=wake.set,
             _progress=lambda: self._progress(job),
         )
@@ -222,9 +256,7 @@ class FakeEngine:
 
     def _answer(self, job: _Job) -> Event:
         generation = job.generation
-        prompt = bytes(token for token in generation.prompt_ids if token < 256).decode(
-            errors="replace"
-        )
+        prompt = _text(generation.prompt_ids)
         script = self.script(prompt) if callable(self.script) else self.script
         start = time.monotonic()
         job.n_cached = job.n_prefilled = self._common_prefix(generation.prompt_ids)

@@ -40,7 +40,8 @@ def test_the_root_file_lists_every_setting_with_its_default() -> None:
 
 def test_sections_cover_the_engines_own_classes() -> None:
     assert set(EngineSection.model_fields) == {f.name for f in dataclasses.fields(EngineConfig)}
-    per_request = {"seed", "stop", "logit_bias", "ignore_eos"}
+    per_request = {"seed", "stop", "stop_token_ids", "logit_bias", "ignore_eos", "min_tokens"}
+    per_request |= {"n_probs"}
     names = {f.name for f in dataclasses.fields(SamplingParams)}
     assert set(SamplingSection.model_fields) == names - per_request
     assert SamplingSection().to_sampling_params() == SamplingParams()

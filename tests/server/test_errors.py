@@ -138,7 +138,7 @@ def test_bug_is_logged_and_not_told(
     def broken(*_: object, **__: object) -> None:
         raise KeyError("inner detail")
 
-    monkeypatch.setattr(fake, "encode_chat", broken)
+    monkeypatch.setattr(fake, "render_chat", broken)
     reply = http.post(CHAT, json=HELLO)
     assert reply.status_code == 500
     assert "inner detail" not in reply.text

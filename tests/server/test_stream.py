@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from engine import EngineError, Phase, Progress
-from server.progress import ProgressWords
-from server.stream import sse_comment, sse_data
+from server.framing import ServerSentEvents
+from server.progress import Watch
+from server.wire_object import WireObject
 from tests.fake_engine import FakeEngine, Script
 from tests.server.conftest import Running
 from tests.server.wire import RawConnection, chunks_of, parse_sse, wait_until
@@ -25,8 +26,14 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def test_bytes_of_sse() -> None:
-    assert sse_data('{"a":1}') == b'data: {"a":1}\n\n'
-    assert sse_comment("queued, 2 ahead") == b": queued, 2 ahead\n\n"
+    class Named(WireObject):
+        type: str
+
+    value = Named(type="ping")
+    assert ServerSentEvents().object(value) == b'data: {"type":"ping"}\n\n'
+    named = ServerSentEvents(named=True).object(value)
+    assert named == b'event: ping\ndata: {"type":"ping"}\n\n'
+    assert ServerSentEvents().comment("queued, 2 ahead") == b": queued, 2 ahead\n\n"
 
 
 @pytest.mark.parametrize("options", [None, {"include_usage": False}])
@@ -132,25 +139,16 @@ def test_comments_go_on_while_text_is_held_back(serve: Any) -> None:
     assert sum(comment.startswith("decode, ") for comment in comments) >= 3
 
 
-class _Watched:
-    """A Reply as ProgressWords sees it."""
-
-    def __init__(self, *progress: Progress) -> None:
-        self._progress = iter(progress)
-
-    def progress(self) -> tuple[int, Progress]:
-        return 0, next(self._progress)
-
-
 def test_time_left_does_not_count_the_cache() -> None:
-    reply: Any = _Watched(
+    looks = (
         Progress(Phase.QUEUED, 2, 1000, 0, 0, 1.0),
         Progress(Phase.PREFILL, 0, 1000, 500, 0, 0.0),  # half came from the cache, in no time
         Progress(Phase.PREFILL, 0, 1000, 600, 0, 2.0),
         Progress(Phase.DECODE, 0, 1000, 1000, 7, 2.0),
     )
-    words = ProgressWords(reply)
-    assert [words.now() for _ in range(4)] == [
+    seen = iter(looks)
+    watch = Watch(lambda: (0, next(seen)))
+    assert [watch.now().words() for _ in range(4)] == [
         "queued, 2 ahead",
         "prefill 500/1000",
         "prefill 600/1000, about 8 s left",

@@ -1,0 +1,46 @@
+"""POST /v1/chat/completions: its body, and what that asks of the engine."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from fastapi import APIRouter, Request, Response
+from pydantic import Field
+
+from engine import ModelInfo, SamplingParams
+from server.answer import answer
+from server.ask import Ask, ChatPrompt
+from server.encoder import Encoder
+from server.openai.chat_objects import ChatEncoder
+from server.openai.fields import CompletionFields
+from server.openai.messages import Message
+
+router = APIRouter()
+
+
+class ChatCompletionRequest(CompletionFields):
+    """Body of POST /v1/chat/completions."""
+
+    elsewhere: ClassVar[dict[str, str]] = {"prompt": "/v1/completions"}
+
+    messages: list[Message] = Field(min_length=1)
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def ask(self, defaults: SamplingParams) -> Ask:
+        prompt = ChatPrompt(
+            [message.for_template() for message in self.messages],
+            template_kwargs=self.chat_template_kwargs or {},
+            add_generation_prompt=self.add_generation_prompt,
+        )
+        return Ask([prompt], self.sampling_params(defaults), n=self.n or 1)
+
+
+@router.post("/v1/chat/completions")
+async def chat_completions(request: Request) -> Response:
+    """Answer a conversation."""
+    return await answer(request, ChatCompletionRequest, _encoder)
+
+
+def _encoder(body: ChatCompletionRequest, model: ModelInfo) -> Encoder:
+    return ChatEncoder(model.name, body.include_usage, body.include_progress)

@@ -1,0 +1,115 @@
+"""A chat reply as OpenAI's objects: chat.completion, or chat.completion.chunk one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from engine import ContentDelta, Delta, ReasoningDelta, ToolCallDelta, ToolCallStart
+from server.openai.reply_head import ReplyHead
+from server.openai.schema import (
+    ChatChoice,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatDelta,
+    ChatMessage,
+    FunctionCall,
+    FunctionDelta,
+    ToolCall,
+    ToolCallChunk,
+)
+from server.progress import Status
+from server.reply_events import Choice, Ended, EndReason, Piece
+
+
+class ChatEncoder(ReplyHead):
+    """The Encoder of /v1/chat/completions."""
+
+    id_prefix = "chatcmpl-"
+
+    def __init__(self, model: str, include_usage: bool, include_progress: bool) -> None:
+        super().__init__(model, include_usage, include_progress)
+        self._opened: set[int] = set()
+
+    def whole(self, choices: Sequence[Choice], ends: Sequence[Ended]) -> ChatCompletion:
+        return ChatCompletion(
+            **self._head,
+            object="chat.completion",
+            choices=[_choice(index, choice) for index, choice in enumerate(choices)],
+            **self._sums(ends),
+        )
+
+    def opening(self) -> Iterator[ChatCompletionChunk]:
+        yield from ()
+
+    def waiting(self, status: Status) -> Iterator[ChatCompletionChunk]:
+        if self._include_progress:
+            yield self._object([], **self._progress(status))
+
+    def piece(self, piece: Piece) -> Iterator[ChatCompletionChunk]:
+        for delta in piece.deltas:
+            yield from self._opening_of(piece.index)
+            yield self._chunk(piece.index, _delta(delta))
+
+    def ended(self, end: Ended, ends: Sequence[Ended] | None) -> Iterator[ChatCompletionChunk]:
+        yield from self._opening_of(end.index)
+        yield self._object([_chunk_choice(end.index, ChatDelta(), end.reason)], **self._end(ends))
+
+    def closing(self, ends: Sequence[Ended]) -> Iterator[ChatCompletionChunk]:
+        if self._include_usage:
+            yield self._object([], **self._sums(ends))
+
+    def _opening_of(self, index: int) -> Iterator[ChatCompletionChunk]:
+        """Who speaks, before the first of a choice."""
+        if index not in self._opened:
+            self._opened.add(index)
+            yield self._chunk(index, ChatDelta(role="assistant", content=""))
+
+    def _chunk(self, index: int, delta: ChatDelta) -> ChatCompletionChunk:
+        return self._object([_chunk_choice(index, delta)], **self._no_usage)
+
+    def _object(self, choices: list[ChatChunkChoice], **more: Any) -> ChatCompletionChunk:
+        return ChatCompletionChunk(
+            **self._head, object="chat.completion.chunk", choices=choices, **more
+        )
+
+
+def _chunk_choice(index: int, delta: ChatDelta, reason: EndReason | None = None) -> ChatChunkChoice:
+    return ChatChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=reason)
+
+
+def _choice(index: int, choice: Choice) -> ChatChoice:
+    parts: dict[str, Any] = {}
+    if choice.reasoning:
+        parts["reasoning_content"] = choice.reasoning
+    if choice.tool_calls:
+        parts["tool_calls"] = [
+            ToolCall(
+                id=call.id,
+                type="function",
+                function=FunctionCall(name=call.name, arguments=call.arguments),
+            )
+            for call in choice.tool_calls
+        ]
+    content = None if choice.tool_calls and not choice.content else choice.content
+    return ChatChoice(
+        index=index,
+        message=ChatMessage(role="assistant", content=content, refusal=None, **parts),
+        logprobs=None,
+        finish_reason=choice.ended.reason,
+    )
+
+
+def _delta(delta: Delta) -> ChatDelta:
+    match delta:
+        case ContentDelta(text):
+            return ChatDelta(content=text)
+        case ReasoningDelta(text):
+            return ChatDelta(reasoning_content=text)
+        case ToolCallStart(index, id, name):
+            function = FunctionDelta(name=name, arguments="")
+            call = ToolCallChunk(index=index, id=id, type="function", function=function)
+        case ToolCallDelta(index, arguments):
+            call = ToolCallChunk(index=index, function=FunctionDelta(arguments=arguments))
+    return ChatDelta(tool_calls=[call])

@@ -1,0 +1,36 @@
+"""What the bodies of OpenAI's two completion routes share."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from server.request_object import RequestObject
+from server.sampling_fields import SamplingFields
+
+MAX_CHOICES = 128  # OpenAI's limit
+
+
+class StreamOptions(RequestObject):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # hides token lengths from the network; no effect here
+    include_progress: bool | None = None  # data chunks, while the request waits
+
+
+class CompletionFields(SamplingFields):
+    """Of both routes."""
+
+    model: str | None = None  # any name is accepted; replies carry the name of what is served
+    stream_options: StreamOptions | None = None
+    return_progress: bool | None = None  # llama.cpp's name for include_progress
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream should end with a chunk of token counts."""
+        return self.stream and bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def include_progress(self) -> bool:
+        """Whether a stream should have chunks that say how far it is."""
+        asked = self.stream_options and self.stream_options.include_progress
+        return bool(asked or self.return_progress)

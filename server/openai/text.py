@@ -1,0 +1,72 @@
+"""POST /v1/completions: its body, and what that asks of the engine."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any, ClassVar
+
+from fastapi import APIRouter, Request, Response
+from pydantic import PlainValidator, ValidationInfo
+
+from engine import ModelInfo, SamplingParams
+from server.answer import answer
+from server.ask import Ask, TextPrompt
+from server.encoder import Encoder
+from server.openai.fields import CompletionFields
+from server.openai.text_objects import TextEncoder
+
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
+
+router = APIRouter()
+
+
+def _prompts(value: Any, info: ValidationInfo) -> list[str | list[int]]:
+    """One prompt or a list of them, each a string or token ids: always a list of prompts.
+
+    Counted before anything looks into them: a body has room for a million.
+    """
+    prompts = value if isinstance(value, list) and not _is_ids(value) else [value]
+    assert info.context, "parse_request gives one"
+    if len(prompts) > (most := info.context["max_prompts"]):
+        raise ValueError(
+            f"{len(prompts)} prompts in one request; at most {most} (engine.max_waiting)"
+        )
+    if not prompts or not all(isinstance(p, str) or (p and _is_ids(p)) for p in prompts):
+        raise ValueError(
+            "must be a string, a list of strings, a list of token ids or a list of such lists, "
+            "and no list may be empty"
+        )
+    return prompts
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, list) and set(map(type, value)) == {int}  # fast: they may be millions
+
+
+Prompts = Annotated[
+    list[str | list[int]],
+    PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
+]
+
+
+class CompletionRequest(CompletionFields):
+    """Body of POST /v1/completions."""
+
+    elsewhere: ClassVar[dict[str, str]] = {"messages": "/v1/chat/completions"}
+    prompt_field: ClassVar[str] = "prompt"
+
+    prompt: Prompts
+
+    def ask(self, defaults: SamplingParams) -> Ask:
+        params = self.sampling_params(dataclasses.replace(defaults, max_tokens=DEFAULT_MAX_TOKENS))
+        return Ask([TextPrompt(prompt) for prompt in self.prompt], params, n=self.n or 1)
+
+
+@router.post("/v1/completions")
+async def completions(request: Request) -> Response:
+    """Continue a text, or several."""
+    return await answer(request, CompletionRequest, _encoder)
+
+
+def _encoder(body: CompletionRequest, model: ModelInfo) -> Encoder:
+    return TextEncoder(model.name, body.include_usage, body.include_progress)

@@ -1,0 +1,53 @@
+"""A text completion as OpenAI's objects, whole or in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from engine import ContentDelta
+from server.openai.reply_head import ReplyHead
+from server.openai.schema import TextChoice, TextCompletion
+from server.progress import Status
+from server.reply_events import Choice, Ended, Piece
+
+
+class TextEncoder(ReplyHead):
+    """The Encoder of /v1/completions. Its replies have no structure: all deltas are content."""
+
+    id_prefix = "cmpl-"
+
+    def whole(self, choices: Sequence[Choice], ends: Sequence[Ended]) -> TextCompletion:
+        shown = [
+            _choice(index, choice.content, choice.ended) for index, choice in enumerate(choices)
+        ]
+        return self._object(shown, **self._sums(ends))
+
+    def opening(self) -> Iterator[TextCompletion]:
+        yield from ()
+
+    def waiting(self, status: Status) -> Iterator[TextCompletion]:
+        if self._include_progress:
+            yield self._object([], **self._progress(status))
+
+    def piece(self, piece: Piece) -> Iterator[TextCompletion]:
+        text = "".join(delta.text for delta in piece.deltas if isinstance(delta, ContentDelta))
+        if text:
+            yield self._object([_choice(piece.index, text)], **self._no_usage)
+
+    def ended(self, end: Ended, ends: Sequence[Ended] | None) -> Iterator[TextCompletion]:
+        yield self._object([_choice(end.index, "", end)], **self._end(ends))
+
+    def closing(self, ends: Sequence[Ended]) -> Iterator[TextCompletion]:
+        if self._include_usage:
+            yield self._object([], **self._sums(ends))
+
+    def _object(self, choices: list[TextChoice], **more: Any) -> TextCompletion:
+        return TextCompletion(**self._head, object="text_completion", choices=choices, **more)
+
+
+def _choice(index: int, text: str, end: Ended | None = None) -> TextChoice:
+    reason: Literal["stop", "length"] | None = None
+    if end:
+        reason = "length" if end.reason == "length" else "stop"
+    return TextChoice(text=text, index=index, logprobs=None, finish_reason=reason)
