@@ -22,6 +22,7 @@ from engine.cpus import count_cpus
 from engine.errors import ContextLengthExceeded, EngineFailed, GGUFError, InvalidRequest
 from engine.generation import Event, Failed, Finished, Generation, Token
 from engine.gguf_file import GGUFFile
+from engine.infill import InfillTokens
 from engine.info import LoadProgress, ModelInfo, RenderedChat
 from engine.model_config import ModelConfig
 from engine.request_options import DEFAULT_OPTIONS, RequestOptions
@@ -61,6 +62,7 @@ class Engine:
             self.tokenizer = Tokenizer.from_gguf(self._gguf, config.tokenizer_pre)
             self.chat_template = ChatTemplate.from_gguf(self._gguf, self.tokenizer)
             self.chat_format = ChatFormat.of(self.chat_template, self.tokenizer)
+            self._infill = InfillTokens.from_gguf(self._gguf, self.tokenizer.vocabulary)
             n_ctx = _choose_n_ctx(config, model_config)
 
             report(LoadProgress("compiling kernels", 0, 1))
@@ -96,6 +98,21 @@ class Engine:
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a raw completion prompt. Special tokens' texts in it stay text."""
         return self.tokenizer.encode_prompt(text)
+
+    def encode_infill(self, prefix: str, suffix: str) -> list[int]:
+        """Token ids that ask for the text between two others.
+
+        Raises InvalidRequest when the model does not know how.
+        """
+        tokens = self._infill
+        if tokens is None:
+            raise InvalidRequest(
+                "suffix: this model has no tokens for filling in the middle", param="suffix"
+            )
+        encode = self.tokenizer.encode
+        bos = self.tokenizer.encode_prompt("")
+        before, after = encode(prefix, add_special=False), encode(suffix, add_special=False)
+        return [*bos, tokens.prefix, *before, tokens.suffix, *after, tokens.middle]
 
     def encode_chat(
         self,
@@ -139,6 +156,14 @@ class Engine:
             continue_last=continue_last,
         )
         return RenderedChat(unshield(rendered), self.tokenizer.encode_template(rendered))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some tokens, control tokens left out."""
+        return self.tokenizer.decode(ids)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token stands for, which may be a part of a character; a special token's name."""
+        return self.tokenizer.vocabulary.bytes_of(token_id)
 
     def submit(
         self,

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Request, Response
 
-from engine import ContextLengthExceeded, InvalidRequest, ModelInfo
+from engine import ContextLengthExceeded, InvalidRequest
 from server.ask import Ask
 from server.body import read_json_object
 from server.encoder import Encoder
@@ -25,11 +25,14 @@ from server.request_object import RequestBody
 from server.services import Services
 from server.stream import ReplyStream
 
+if TYPE_CHECKING:
+    from engine import Engine
+
 
 async def answer(
     request: Request,
     kind: type[AnyBody],
-    make_encoder: Callable[[AnyBody, ModelInfo], Encoder],
+    make_encoder: Callable[[AnyBody, Engine], Encoder],
 ) -> Response:
     """Reply to `request`, whose body is a `kind`.
 
@@ -46,7 +49,7 @@ async def answer(
     except ContextLengthExceeded as error:
         error.param = kind.prompt_field  # the engine cannot know what the field is called here
         raise
-    encoder = make_encoder(body, engine.model)
+    encoder = make_encoder(body, engine)
     if body.stream:
         every_s = services.config.server.progress_every_s
         return ReplyStream(reply, encoder, record, progress_every_s=every_s, headers=headers)

@@ -30,10 +30,14 @@ class ChatPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """A text to be continued, or its token ids. suffix: what should follow the reply."""
+    """A text to be continued, or its token ids.
+
+    suffix: what should follow the reply; echo: the reply begins with the prompt.
+    """
 
     text: str | Sequence[int]
     suffix: str = ""
+    echo: bool = False
 
 
 @dataclass(frozen=True, slots=True)

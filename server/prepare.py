@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from engine import ContentDelta, Delta, RequestOptions, SamplingParams
+from engine import ContentDelta, Delta, InvalidRequest, RequestOptions, SamplingParams
 from server.ask import Ask, ChatPrompt, TextPrompt
 from server.errors import ApiError
 
@@ -40,11 +40,14 @@ class PlainParser:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """ids: of the prompt; parser: makes a fresh one for each choice."""
+    """ids: of the prompt; parser: makes a fresh one for each choice; echo: what stands before each
+    reply.
+    """
 
     ids: list[int]
     options: RequestOptions
     parser: Callable[[], Parser]
+    echo: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,9 @@ def prepare(engine: Engine, ask: Ask) -> Prepared:
 
 def _prepare_prompt(engine: Engine, ask: Ask, prompt: ChatPrompt | TextPrompt) -> PreparedPrompt:
     if isinstance(prompt, TextPrompt):
-        return PreparedPrompt(_text_ids(engine, prompt), ask.options, PlainParser)
+        ids = _text_ids(engine, prompt)
+        echo = _echo(engine, prompt, ids) if prompt.echo else None
+        return PreparedPrompt(ids, ask.options, PlainParser, echo)
     rendered = engine.render_chat(
         prompt.messages,
         add_generation_prompt=prompt.add_generation_prompt,
@@ -98,6 +103,14 @@ def _prepare_prompt(engine: Engine, ask: Ask, prompt: ChatPrompt | TextPrompt) -
 
 
 def _text_ids(engine: Engine, prompt: TextPrompt) -> list[int]:
-    if isinstance(prompt.text, str):
-        return engine.encode_prompt(prompt.text)
-    return list(prompt.text)
+    if not prompt.suffix:
+        if isinstance(prompt.text, str):
+            return engine.encode_prompt(prompt.text)
+        return list(prompt.text)
+    if not isinstance(prompt.text, str):
+        raise InvalidRequest("suffix needs a prompt that is text", "suffix")
+    return engine.encode_infill(prompt.text, prompt.suffix)
+
+
+def _echo(engine: Engine, prompt: TextPrompt, ids: list[int]) -> str:
+    return prompt.text if isinstance(prompt.text, str) else engine.decode(ids)

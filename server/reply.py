@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import math
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from engine import (
+    ContentDelta,
     EngineClosed,
     Event,
     Failed,
@@ -29,7 +31,7 @@ from engine import (
     ToolCallStart,
 )
 from server.metrics import Metrics
-from server.prepare import Parser, Prepared, PreparedPrompt
+from server.prepare import Prepared, PreparedPrompt
 from server.reply_events import Choice, Ended, EndReason, Piece
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ class Reply:
             params = dataclasses.replace(params, seed=(params.seed + number) & (2**63 - 1))
         generation = engine.submit(prompt.ids, params, on_event, prompt.options)
         self._generations.append(generation)
-        self._takers.append(_Taker(index, prompt.parser(), is_repeat=number > 0))
+        self._takers.append(_Taker(index, prompt, is_repeat=number > 0))
         self._metrics.generation_started(generation)
 
     def _receive(self, index: int, event: Event) -> None:
@@ -139,33 +141,46 @@ class Reply:
         if n == n_made:
             yield from made
             return
-        raise NotImplementedError("best_of")
+        for first in range(0, len(made), n_made):
+            yield from sorted(made[first : first + n_made], key=_mean_logprob, reverse=True)[:n]
+
+
+def _mean_logprob(choice: Choice) -> float:
+    """Per token, so that a short choice is not the better for being short."""
+    logprobs = [token.logprob for token in choice.tokens if token.logprob is not None]
+    return sum(logprobs) / len(logprobs) if logprobs else -math.inf
 
 
 class _Taker:
     """Makes the events of one choice."""
 
-    def __init__(self, index: int, parser: Parser, is_repeat: bool) -> None:
+    def __init__(self, index: int, prompt: PreparedPrompt, is_repeat: bool) -> None:
         self._index = index
-        self._parser = parser
+        self._echo = prompt.echo
+        self._parser = prompt.parser()
         self._is_repeat = is_repeat
         self._tokens: list[Token] = []  # which have made nothing yet
         self._n_reasoning = 0
         self._has_calls = False
 
     def take(self, event: Token | Finished) -> Iterator[Piece | Ended]:
+        if self._echo is not None:
+            yield Piece(self._index, (ContentDelta(self._echo),), ())
+            self._echo = None
         if isinstance(event, Token):
             self._tokens.append(event)
             yield from self._piece(event.text)
             return
-        yield from self._piece(event.text, is_last=True)
+        stopped = event.finish_reason is FinishReason.STOP
+        yield from self._piece(event.text, is_last=True, stopped=stopped)
         yield Ended(self._index, self._reason(event), event, self._n_reasoning, self._is_repeat)
 
-    def _piece(self, text: str, is_last: bool = False) -> Iterator[Piece]:
+    def _piece(self, text: str, is_last: bool = False, stopped: bool = False) -> Iterator[Piece]:
+        """stopped: tokens that made no text are those of the stop string, and not told."""
         deltas = self._parser.push(text) if text else []
         if is_last:
             deltas += self._parser.finish()
-        if not deltas and not (is_last and self._tokens):
+        if not deltas and not (is_last and self._tokens and not stopped):
             return
         tokens, self._tokens = tuple(self._tokens), []
         if any(isinstance(delta, ReasoningDelta) for delta in deltas):

@@ -143,6 +143,9 @@ class FakeEngine:
     def encode_prompt(self, text: str) -> list[int]:
         return [BOS, *text.encode()]
 
+    def encode_infill(self, prefix: str, suffix: str) -> list[int]:
+        return self.encode_prompt(f"<PRE>{prefix}<SUF>{suffix}<MID>")
+
     def render_chat(
         self,
         messages: list[dict[str, Any]],
@@ -172,6 +175,12 @@ class FakeEngine:
         opens = add_generation_prompt and not continue_last
         text += "<assistant>" * opens
         return RenderedChat(text, self.encode_prompt(text))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return _text(ids)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return {BOS: b"<s>", EOS: b"</s>"}.get(token_id) or bytes([token_id])
 
     def submit(
         self,

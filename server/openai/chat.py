@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
-from engine import ModelInfo, SamplingParams
+from engine import InvalidRequest, SamplingParams
 from server.answer import answer
 from server.ask import Ask, ChatPrompt
 from server.encoder import Encoder
 from server.openai.chat_objects import ChatEncoder
-from server.openai.fields import CompletionFields
+from server.openai.fields import MAX_LOGPROBS, CompletionFields
 from server.openai.messages import Message
+
+if TYPE_CHECKING:
+    from engine import Engine
 
 router = APIRouter()
 
@@ -24,10 +27,18 @@ class ChatCompletionRequest(CompletionFields):
     elsewhere: ClassVar[dict[str, str]] = {"prompt": "/v1/completions"}
 
     messages: list[Message] = Field(min_length=1)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
 
+    @property
+    def wanted_probs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else super().wanted_probs
+
     def ask(self, defaults: SamplingParams) -> Ask:
+        if self.top_logprobs is not None and self.wanted_probs is None:
+            raise InvalidRequest("top_logprobs needs logprobs: true", "top_logprobs")
         prompt = ChatPrompt(
             [message.for_template() for message in self.messages],
             template_kwargs=self.chat_template_kwargs or {},
@@ -42,5 +53,5 @@ async def chat_completions(request: Request) -> Response:
     return await answer(request, ChatCompletionRequest, _encoder)
 
 
-def _encoder(body: ChatCompletionRequest, model: ModelInfo) -> Encoder:
-    return ChatEncoder(model.name, body.include_usage, body.include_progress)
+def _encoder(body: ChatCompletionRequest, engine: Engine) -> Encoder:
+    return ChatEncoder(engine, body)

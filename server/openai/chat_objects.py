@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from engine import ContentDelta, Delta, ReasoningDelta, ToolCallDelta, ToolCallStart
+from engine import ContentDelta, Delta, ReasoningDelta, Token, ToolCallDelta, ToolCallStart
+from server.openai.fields import CompletionFields
+from server.openai.logprobs import ChatLogprobs
 from server.openai.reply_head import ReplyHead
 from server.openai.schema import (
     ChatChoice,
@@ -20,7 +22,10 @@ from server.openai.schema import (
     ToolCallChunk,
 )
 from server.progress import Status
-from server.reply_events import Choice, Ended, EndReason, Piece
+from server.reply_events import Choice, Ended, EndReason, Piece, is_content
+
+if TYPE_CHECKING:
+    from engine import Engine
 
 
 class ChatEncoder(ReplyHead):
@@ -28,15 +33,15 @@ class ChatEncoder(ReplyHead):
 
     id_prefix = "chatcmpl-"
 
-    def __init__(self, model: str, include_usage: bool, include_progress: bool) -> None:
-        super().__init__(model, include_usage, include_progress)
+    def __init__(self, engine: Engine, body: CompletionFields) -> None:
+        super().__init__(engine, body)
         self._opened: set[int] = set()
 
     def whole(self, choices: Sequence[Choice], ends: Sequence[Ended]) -> ChatCompletion:
         return ChatCompletion(
             **self._head,
             object="chat.completion",
-            choices=[_choice(index, choice) for index, choice in enumerate(choices)],
+            choices=[self._choice(index, choice) for index, choice in enumerate(choices)],
             **self._sums(ends),
         )
 
@@ -48,26 +53,42 @@ class ChatEncoder(ReplyHead):
             yield self._object([], **self._progress(status))
 
     def piece(self, piece: Piece) -> Iterator[ChatCompletionChunk]:
-        for delta in piece.deltas:
-            yield from self._opening_of(piece.index)
-            yield self._chunk(piece.index, _delta(delta))
+        yield from self._opening_of(piece.index)
+        logprobs = self._logprobs(piece.tokens) if is_content(piece) else None
+        for delta in piece.deltas or (ContentDelta(""),):
+            yield self._chunk(piece.index, _delta(delta), logprobs)
+            logprobs = None  # once
 
     def ended(self, end: Ended, ends: Sequence[Ended] | None) -> Iterator[ChatCompletionChunk]:
         yield from self._opening_of(end.index)
-        yield self._object([_chunk_choice(end.index, ChatDelta(), end.reason)], **self._end(ends))
+        choice = _chunk_choice(end.index, ChatDelta(), None, end.reason)
+        yield self._object([choice], **self._end(ends))
 
     def closing(self, ends: Sequence[Ended]) -> Iterator[ChatCompletionChunk]:
         if self._include_usage:
             yield self._object([], **self._sums(ends))
 
+    def _choice(self, index: int, choice: Choice) -> ChatChoice:
+        return ChatChoice(
+            index=index,
+            message=_message(choice),
+            logprobs=self._logprobs(choice.tokens),
+            finish_reason=choice.ended.reason,
+        )
+
     def _opening_of(self, index: int) -> Iterator[ChatCompletionChunk]:
         """Who speaks, before the first of a choice."""
         if index not in self._opened:
             self._opened.add(index)
-            yield self._chunk(index, ChatDelta(role="assistant", content=""))
+            yield self._chunk(index, ChatDelta(role="assistant", content=""), None)
 
-    def _chunk(self, index: int, delta: ChatDelta) -> ChatCompletionChunk:
-        return self._object([_chunk_choice(index, delta)], **self._no_usage)
+    def _chunk(
+        self, index: int, delta: ChatDelta, logprobs: ChatLogprobs | None
+    ) -> ChatCompletionChunk:
+        return self._object([_chunk_choice(index, delta, logprobs)], **self._no_usage)
+
+    def _logprobs(self, tokens: Sequence[Token]) -> ChatLogprobs | None:
+        return ChatLogprobs.of(tokens, self._token_bytes) if self._has_logprobs else None
 
     def _object(self, choices: list[ChatChunkChoice], **more: Any) -> ChatCompletionChunk:
         return ChatCompletionChunk(
@@ -75,11 +96,16 @@ class ChatEncoder(ReplyHead):
         )
 
 
-def _chunk_choice(index: int, delta: ChatDelta, reason: EndReason | None = None) -> ChatChunkChoice:
-    return ChatChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=reason)
+def _chunk_choice(
+    index: int,
+    delta: ChatDelta,
+    logprobs: ChatLogprobs | None,
+    reason: EndReason | None = None,
+) -> ChatChunkChoice:
+    return ChatChunkChoice(index=index, delta=delta, logprobs=logprobs, finish_reason=reason)
 
 
-def _choice(index: int, choice: Choice) -> ChatChoice:
+def _message(choice: Choice) -> ChatMessage:
     parts: dict[str, Any] = {}
     if choice.reasoning:
         parts["reasoning_content"] = choice.reasoning
@@ -93,12 +119,7 @@ def _choice(index: int, choice: Choice) -> ChatChoice:
             for call in choice.tool_calls
         ]
     content = None if choice.tool_calls and not choice.content else choice.content
-    return ChatChoice(
-        index=index,
-        message=ChatMessage(role="assistant", content=content, refusal=None, **parts),
-        logprobs=None,
-        finish_reason=choice.ended.reason,
-    )
+    return ChatMessage(role="assistant", content=content, refusal=None, **parts)
 
 
 def _delta(delta: Delta) -> ChatDelta:

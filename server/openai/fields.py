@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from pydantic import Field
 
+from engine import SamplingParams
 from server.request_object import RequestObject
-from server.sampling_fields import SamplingFields
+from server.sampling_fields import Int32, SamplingFields
 
-MAX_CHOICES = 128  # OpenAI's limit
+MAX_CHOICES = 128  # OpenAI's limits
+MAX_LOGPROBS = 20
 
 
 class StreamOptions(RequestObject):
@@ -23,6 +27,16 @@ class CompletionFields(SamplingFields):
     stream_options: StreamOptions | None = None
     return_progress: bool | None = None  # llama.cpp's name for include_progress
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    n_probs: Int32 | None = Field(None, ge=0)  # llama.cpp's way to ask for logprobs; 0 = none
+
+    @property
+    def wanted_probs(self) -> int | None:
+        """How many alternatives to show for each token; None = no probabilities at all."""
+        return self.n_probs or None
+
+    def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
+        params = super().sampling_params(defaults)
+        return dataclasses.replace(params, n_probs=self.wanted_probs)
 
     @property
     def include_usage(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
+from server.openai.logprobs import ChatLogprobs, TextLogprobs
 from server.progress import Status
 from server.reply_events import EndReason, Totals
 from server.timings import WireTimings
@@ -83,7 +84,7 @@ class ChatMessage(WireObject):
 class ChatChoice(WireObject):
     index: int
     message: ChatMessage
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: EndReason
 
 
@@ -121,7 +122,7 @@ class ChatDelta(WireObject):
 class ChatChunkChoice(WireObject):
     index: int
     delta: ChatDelta
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: EndReason | None
 
 
@@ -141,7 +142,7 @@ class TextChoice(WireObject):
 
     text: str
     index: int
-    logprobs: None
+    logprobs: TextLogprobs | None
     finish_reason: Literal["stop", "length"] | None
 
 

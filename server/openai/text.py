@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from fastapi import APIRouter, Request, Response
-from pydantic import PlainValidator, ValidationInfo
+from pydantic import Field, PlainValidator, ValidationInfo
 
-from engine import ModelInfo, SamplingParams
+from engine import InvalidRequest, SamplingParams
 from server.answer import answer
 from server.ask import Ask, TextPrompt
 from server.encoder import Encoder
-from server.openai.fields import CompletionFields
+from server.openai.fields import MAX_CHOICES, MAX_LOGPROBS, CompletionFields
 from server.openai.text_objects import TextEncoder
+
+if TYPE_CHECKING:
+    from engine import Engine
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
@@ -56,10 +59,30 @@ class CompletionRequest(CompletionFields):
     prompt_field: ClassVar[str] = "prompt"
 
     prompt: Prompts
+    suffix: str | None = None
+    echo: bool = False
+    best_of: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+    @property
+    def wanted_probs(self) -> int | None:
+        return super().wanted_probs if self.logprobs is None else self.logprobs
 
     def ask(self, defaults: SamplingParams) -> Ask:
+        n, best_of = self.n or 1, self.best_of or self.n or 1
+        if best_of < n:
+            raise InvalidRequest(f"best_of must be at least n, which is {n}", "best_of")
+        if best_of > n and self.stream:
+            raise InvalidRequest(
+                "best_of cannot be streamed: what is best shows at the end", "best_of"
+            )
+        if self.echo and self.suffix:
+            raise InvalidRequest("echo cannot be given together with suffix", "echo")
         params = self.sampling_params(dataclasses.replace(defaults, max_tokens=DEFAULT_MAX_TOKENS))
-        return Ask([TextPrompt(prompt) for prompt in self.prompt], params, n=self.n or 1)
+        if best_of > n and params.n_probs is None:
+            params = dataclasses.replace(params, n_probs=0)
+        prompts = [TextPrompt(prompt, self.suffix or "", self.echo) for prompt in self.prompt]
+        return Ask(prompts, params, n=n, best_of=best_of if best_of > n else None)
 
 
 @router.post("/v1/completions")
@@ -68,5 +91,5 @@ async def completions(request: Request) -> Response:
     return await answer(request, CompletionRequest, _encoder)
 
 
-def _encoder(body: CompletionRequest, model: ModelInfo) -> Encoder:
-    return TextEncoder(model.name, body.include_usage, body.include_progress)
+def _encoder(body: CompletionRequest, engine: Engine) -> Encoder:
+    return TextEncoder(engine, body)
