@@ -43,6 +43,7 @@ from engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from engine.engine import Engine
+    from engine.grammar import Grammar
 
 __all__ = [
     "ChatTemplateError",
@@ -61,6 +62,7 @@ __all__ = [
     "Finished",
     "GGUFError",
     "Generation",
+    "Grammar",
     "InvalidRequest",
     "LoadProgress",
     "ModelInfo",
@@ -80,11 +82,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Engine comes when it is asked for: NumPy and the tokenizers take 0.2 s, for which a server
-    need not wait before it listens.
+    """Engine and Grammar come when they are asked for: NumPy and the tokenizers take 0.2 s, for
+    which a server need not wait before it listens.
     """
     if name == "Engine":
         from engine.engine import Engine
 
         return Engine
+    if name == "Grammar":
+        from engine.grammar import Grammar
+
+        return Grammar
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,8 +25,8 @@ Ids = npt.NDArray[np.int64]
 class Bias:
     """logit_bias, and the end tokens that may not be chosen at all or not yet.
 
-    end_ids: tokens that would end the reply.
-    forced:  i64[n] the only tokens allowed, sorted; None = all.
+    end_ids:   tokens that end the reply, which may not be chosen while `may_end` is false.
+    never_ids: tokens that may never be chosen.
     Raises InvalidRequest when no token is left.
     """
 
@@ -41,20 +41,22 @@ class Bias:
             raise InvalidRequest(
                 "logit_bias: allows only end tokens, which ignore_eos bans", param="logit_bias"
             )
-        self.forced: Final[Ids | None] = (
-            np.array(sorted(forced - never), np.int64) if forced else None
-        )
+        self._only: Ids = np.array(sorted(forced - never), np.int64)
         self._never: Ids = np.array(sorted(never), np.int64)
         self._ends: Ids = np.array(sorted(end_ids), np.int64)
         self._ids: Ids = np.array(list(bias), np.int64)
         self._bias: Logits = np.array(list(bias.values()), np.float32)
 
-    def apply(self, logits: Logits, may_end: bool) -> None:
-        """Add the bias to f32[n_vocab]; -inf for what is banned."""
+    def apply(self, logits: Logits, may_end: bool, banned: float = -np.inf) -> None:
+        """Add the bias to f32[n_vocab]. banned: the logit of what may not be chosen."""
         logits[self._ids] += self._bias
-        logits[self._never] = -np.inf
+        if len(self._only):
+            only = logits[self._only]
+            logits[:] = banned
+            logits[self._only] = only
+        logits[self._never] = banned
         if not may_end:
-            logits[self._ends] = -np.inf
+            logits[self._ends] = banned
 
 
 class Repetition:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from engine.grammar import Grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,9 +15,11 @@ class RequestOptions:
 
     visible_ids: control tokens whose text is to show in Token.text, such as `ChatFormat`'s; all
                  others are ''. End tokens never show.
+    grammar:     the reply is a text of it, unless a limit or a stop string cuts it.
     """
 
     visible_ids: frozenset[int] = frozenset()
+    grammar: Grammar | None = None
 
 
 DEFAULT_OPTIONS: Final = RequestOptions()

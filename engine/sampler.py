@@ -2,7 +2,7 @@
 
 The order is llama.cpp's: bias, penalties, DRY, top_n_sigma, top_k, typical_p, top_p, min_p, XTC,
 temperature; with mirostat bias, penalties, DRY, temperature, mirostat. Does not know text, stop
-strings or grammars.
+strings or how grammars work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import EngineError
-from engine.kernels.sampling import find, total
+from engine.kernels.sampling import apply_bitmask, find, total
 from engine.mirostat import Mirostat
 from engine.penalties import Bias, Dry, Repetition
 from engine.sampling_params import SamplingParams
@@ -29,6 +29,9 @@ from engine.truncation import (
 )
 
 Logits = npt.NDArray[np.float32]
+
+# The logit of a banned token where a grammar has the last word: finite, as it may allow no other.
+_UNWANTED = -1e30
 
 
 class Sampler:
@@ -61,22 +64,22 @@ class Sampler:
         self._n_accepted = 0
         self._greedy = params.temperature == 0 or (not params.mirostat and _keeps_the_best(params))
 
-    def sample(self, logits: Logits) -> int:
+    def sample(self, logits: Logits, allowed: npt.NDArray[np.uint32] | None = None) -> int:
         """The next token's id. logits: f32[n_vocab], modified in place.
 
+        allowed: a bit for each token that may be chosen, lowest first. It wins over every ban.
         Raises EngineError when no token is possible: all logits are NaN or -inf, or banned.
         """
-        self._bias.apply(logits, may_end=self._n_accepted >= self._params.min_tokens)
+        may_end = self._n_accepted >= self._params.min_tokens
+        self._bias.apply(logits, may_end, -np.inf if allowed is None else _UNWANTED)
         self._repetition.apply(logits)
         self._dry.apply(logits)
-
-        ids = self._bias.forced
-        if ids is not None:
-            logits = logits[ids]
+        if allowed is not None:
+            apply_bitmask(logits, allowed)
         best = _argmax(logits)
         if self._greedy:
-            return best if ids is None else int(ids[best])
-        candidates = Candidates(logits, ids)
+            return best
+        candidates = Candidates(logits)
         if self._mirostat:
             return self._draw_by_mirostat(self._mirostat, candidates)
         self._cut(candidates)

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import numpy.typing as npt
 
+from engine.chooser import Chooser
 from engine.errors import EngineError
 from engine.generation import (
     Event,
@@ -20,8 +21,6 @@ from engine.generation import (
     Timings,
     Token,
 )
-from engine.logprobs import LogProbs
-from engine.sampler import Sampler
 from engine.stop import StopChecker
 from engine.tokenizer import StreamDecoder, Tokenizer
 
@@ -44,16 +43,7 @@ class Sequence:
         params = generation.params
         room = n_ctx - len(self.prompt_ids)
         self._n_max = room if params.max_tokens is None else min(params.max_tokens, room)
-        self._end_ids = params.stop_token_ids | (
-            frozenset() if params.ignore_eos else tokenizer.eog_ids
-        )
-        self._sampler = Sampler(
-            params,
-            tokenizer.n_vocab,
-            self.prompt_ids,
-            tokenizer.eog_ids,
-            tokenizer.vocabulary.bytes_of,
-        )
+        self._chooser = Chooser(params, self.prompt_ids, tokenizer, generation.options.grammar)
         self._decoder = StreamDecoder(
             tokenizer, self.prompt_ids[-1], generation.options.visible_ids
         )
@@ -83,26 +73,23 @@ class Sequence:
 
         Returns it, or None when the reply has ended.
         """
-        n_probs = self.generation.params.n_probs
-        log_probs = None if n_probs is None else LogProbs.of(logits)
-        token_id = self._sampler.sample(logits)
-        self._sampler.accept(token_id)
+        choice = self._chooser.choose(logits)
         self.n_decoded += 1
-        if token_id in self._end_ids:
+        if choice.is_end:
             self.finish(FinishReason.STOP)
             return None
-        text, stopped = self._stop.push(self._decoder.push(token_id))
-        if log_probs is None:
-            self._report(Token(token_id, text))
-        else:
-            self._report(Token(token_id, text, log_probs[token_id], log_probs.top(n_probs or 0)))
+        text, stopped = self._stop.push(self._decoder.push(choice.token_id))
+        self._report(Token(choice.token_id, text, choice.logprob, choice.top))
         if stopped:
             self._end(FinishReason.STOP, "")
+            return None
+        if choice.is_last:
+            self.finish(FinishReason.STOP)
             return None
         if self.n_decoded >= self._n_max:
             self.finish(FinishReason.LENGTH)
             return None
-        return token_id
+        return choice.token_id
 
     def finish(self, reason: FinishReason) -> None:
         """End the reply: text that was held back is text after all."""

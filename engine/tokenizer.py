@@ -140,6 +140,17 @@ class Tokenizer:
         pieces = self._special.split(rendered)
         return self._encode((unshield(p) if isinstance(p, str) else p for p in pieces), True)
 
+    def encode_continuation(self, text: str) -> list[int]:
+        """Token ids of a text that goes on behind other text: nothing is put before it. Control
+        tokens' texts stay text. Raises InvalidRequest as `encode`.
+        """
+        pieces = self._added_words.split(text)
+        return [i for p in pieces for i in ([p] if isinstance(p, int) else self._merger.encode(p))]
+
+    def split_special(self, text: str) -> list[str | int]:
+        """A text cut at its special tokens: their ids, and the text between them."""
+        return list(self._special.split(text))
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some tokens, control tokens left out; see StreamDecoder."""
         return self._decode(ids, StreamDecoder(self))

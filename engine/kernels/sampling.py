@@ -9,9 +9,10 @@ from engine.jit import entry
 N_BUCKETS = 1024
 
 
-@entry(
-    "Tuple((boolean[::1], int64[::1], float64))(float32[::1], float32[::1], float32, float32, float64)"
-)
+_DIVIDED = "Tuple((boolean[::1], int64[::1], float64))"
+
+
+@entry(f"{_DIVIDED}(float32[::1], float32[::1], float32, float32, float64)")
 def divide(keys, weights, high, low, wanted):
     """Find about where to cut, so that the largest keys have `wanted` of the weights between them.
 
