@@ -1,20 +1,25 @@
 """ChatFormat: how one model writes its replies, told by its chat template.
 
-Which marks stand around thinking, which tokens must show as text for that, and a parser for each
-reply. Does not know how a chat is rendered, nor what becomes of the deltas.
+Which marks stand around thinking and tool calls, which tokens must show as text for that, and a
+parser for each reply. Does not know how a chat is rendered, nor what becomes of the deltas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self
+from collections.abc import Iterable, Sequence
+from typing import Final
 
+from engine.channel_parser import MARKS as CHANNEL_MARKS
+from engine.channel_parser import SIGNS as CHANNEL_SIGNS
+from engine.channel_parser import ChannelParser
 from engine.chat_template import ChatTemplate
 from engine.errors import EngineError
 from engine.reply_parser import ReplyParser
 from engine.special_tokens import unshield
-from engine.thinking import ThinkingMarks, find_marks, find_switch
+from engine.thinking import THINK, ThinkingMarks, find_marks, find_switch
 from engine.tokenizer import Tokenizer
+from engine.tool_formats import find_tool_format
+from engine.tool_formats.base import Tool
 
 # The beginning of a reply that a prompt may hold lies within so many tokens of its end.
 MAX_WRITTEN: Final = 2048
@@ -25,64 +30,71 @@ _NEEDLE: Final = "NEEDLE"
 class ChatFormat:
     """How one model writes. Any thread may use it.
 
-    thinking:        the marks around its reasoning.
+    thinking:        the marks around its reasoning; none when it is not known to think.
     thinking_switch: the template's variable that turns thinking on and off; '' when it has none.
+    tool_format:     how it writes tool calls.
     visible_ids:     control tokens whose text the parser must see (see RequestOptions).
     """
 
-    def __init__(
-        self,
-        thinking: Sequence[ThinkingMarks],
-        thinking_switch: str,
-        turn_start: str,
-        tokenizer: Tokenizer,
-    ) -> None:
-        """turn_start: what stands in a prompt before the reply begins."""
-        self.thinking: Final = tuple(thinking)
-        self.thinking_switch: Final = thinking_switch
-        self._turn_start = turn_start
+    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
+        text = template.source + template.specimen
+        self.thinking: Final[Sequence[ThinkingMarks]] = find_marks(text)
+        self.thinking_switch: Final = find_switch(template.variables)
+        self.tool_format: Final = find_tool_format(text)
+        self._has_channels = all(sign in text for sign in CHANNEL_SIGNS)
+        self._turn_start = _turn_start(template, self.thinking)
         self._tokenizer = tokenizer
-        marks = {text for m in self.thinking for text in (m.open.rstrip(), m.close)}
+
         control = tokenizer.vocabulary.control
-        self.visible_ids: Final = frozenset(
-            token_id for text, token_id in control.items() if any(text in mark for mark in marks)
-        )
+        marks = [mark for marks in self.thinking for mark in marks.all]
+        reply_tokens = _tokens_in(marks + list(CHANNEL_MARKS) * self._has_channels, control)
+        tool_tokens = _tokens_in(self.tool_format.marks, control)
+        self.visible_ids: Final = frozenset(control[t] for t in reply_tokens | tool_tokens)
+        self._tool_openers = tool_tokens.intersection(self.tool_format.openers)
+        self._tool_only = tool_tokens - reply_tokens
 
     @classmethod
-    def of(cls, template: ChatTemplate, tokenizer: Tokenizer) -> Self:
+    def of(cls, template: ChatTemplate, tokenizer: Tokenizer) -> ChatFormat:
         """The format of the model with this template."""
-        thinking = find_marks(template.source)
-        turn_start = _turn_start(template)
-        for marks in thinking:
-            for mark in (marks.open.rstrip(), marks.close):
-                turn_start = turn_start.partition(mark)[0]
-        return cls(thinking, find_switch(template.variables), turn_start, tokenizer)
+        return cls(template, tokenizer)
 
     def prompt_tail(self, prompt_ids: Sequence[int]) -> str:
         """The end of a prompt as text, control tokens and all: what `parser` wants to know."""
         return self._tokenizer.decode_all(prompt_ids[-MAX_WRITTEN:])
 
-    def parser(
-        self, prompt_tail: str = "", tools: Sequence[Mapping[str, Any]] | bool = False
-    ) -> ReplyParser:
+    def parser(self, prompt_tail: str = "", tools: Sequence[Tool] | bool = False) -> ReplyParser:
         """For one reply.
 
         prompt_tail: the prompt's end: it may have begun the reply, and the thinking in it.
-        tools:       those of the request; without them no tool call is looked for.
+        tools:       those of the request, whose schemas tell numbers from text in some formats;
+                     True when they are not at hand. Without any, no call is looked for.
         """
-        return ReplyParser(self.thinking, self._written(prompt_tail))
+        kind = ChannelParser if self._has_channels else ReplyParser
+        return kind(
+            self.thinking,
+            self.tool_format if tools else None,
+            None if isinstance(tools, bool) else tools,
+            hidden=() if tools else self._tool_only,
+            ends_thinking=self._tool_openers if tools else (),
+            written=self._written(prompt_tail),
+        )
 
     def _written(self, prompt_tail: str) -> str:
+        """What the prompt holds of the reply."""
         _, found, written = prompt_tail.rpartition(self._turn_start or "\0")
         if found:
             return written
         end = prompt_tail.rstrip()
-        return next(
-            (marks.open for marks in self.thinking if end.endswith(marks.open.rstrip())), ""
-        )
+        opens = (marks.open for marks in self.thinking or (THINK,))
+        return next((mark for mark in opens if end.endswith(mark.rstrip())), "")
 
 
-def _turn_start(template: ChatTemplate) -> str:
+def _tokens_in(marks: Iterable[str], control: Iterable[str]) -> set[str]:
+    text = "\0".join(marks)
+    return {token for token in control if token in text}
+
+
+def _turn_start(template: ChatTemplate, thinking: Sequence[ThinkingMarks]) -> str:
     """What the template prints where a reply begins; '' when it cannot be told."""
     chat = [{"role": "user", "content": _NEEDLE}]
     try:
@@ -92,4 +104,8 @@ def _turn_start(template: ChatTemplate) -> str:
         return ""
     pairs = enumerate(zip(asked, told, strict=False))
     n_same = next((i for i, (a, b) in pairs if a != b), len(told))
-    return asked[n_same:] or asked.rpartition(_NEEDLE)[2]
+    start = asked[n_same:] or asked.rpartition(_NEEDLE)[2]
+    for marks in thinking:
+        for mark in (marks.open.rstrip(), marks.close):
+            start = start.partition(mark)[0]
+    return start

@@ -29,7 +29,14 @@ from engine.template_sandbox import (
     strftime_now,
     to_json,
 )
-from engine.template_style import Message, TemplateStyle, find_style
+from engine.template_style import (
+    SPECIMEN,
+    SPECIMEN_TOOL,
+    SPECIMEN_VARIABLES,
+    Message,
+    TemplateStyle,
+    find_style,
+)
 from engine.tokenizer import Tokenizer
 
 CHATML: Final = (
@@ -174,15 +181,24 @@ class ChatTemplate:
         return before
 
     @cached_property
-    def _style(self) -> TemplateStyle:
-        def try_render(messages: list[Message], style: TemplateStyle) -> str:
-            try:
-                variables = {"messages": messages, "add_generation_prompt": True}
-                return self._render(variables, style, max_steps=100_000)
-            except Exception:
-                return ""
+    def specimen(self) -> str:
+        """What the template prints of a small chat with thinking and a tool call; '' if it fails.
+        Its marks are those of the model, even where the source puts them together from parts.
+        """
+        texts = [self._try(SPECIMEN, self._style, tools=[SPECIMEN_TOOL], **SPECIMEN_VARIABLES)]
+        return "".join(texts)
 
-        return find_style(try_render)
+    @cached_property
+    def _style(self) -> TemplateStyle:
+        return find_style(self._try)
+
+    def _try(self, messages: list[Message], style: TemplateStyle, **variables: Any) -> str:
+        """What the template prints of a small chat; '' when it fails."""
+        try:
+            given = {**variables, "messages": messages, "add_generation_prompt": True}
+            return self._render(given, style, max_steps=100_000)
+        except Exception:
+            return ""
 
     def _render(
         self, variables: Mapping[str, Any], style: TemplateStyle, max_steps: int = MAX_STEPS

@@ -74,6 +74,19 @@ _RESULT: Final[Message] = {
 }
 
 
+# A small chat with thinking and a call.
+SPECIMEN: Final = [_USER, {**_CALL, "reasoning_content": f"thinking {NEEDLE}"}, _RESULT]
+SPECIMEN_TOOL: Final = {
+    "type": "function",
+    "function": {
+        "name": "find",
+        "description": "Finds it.",
+        "parameters": {"type": "object", "properties": {"what": {"type": "string"}}},
+    },
+}
+SPECIMEN_VARIABLES: Final = {"enable_thinking": True, "thinking": True}
+
+
 def _with_json_arguments(call: dict[str, Any]) -> dict[str, Any]:
     function = call["function"]
     arguments = function["arguments"]

@@ -21,9 +21,20 @@ class ThinkingMarks:
     close: str
     dropped: tuple[str, ...] = ()
 
+    @property
+    def all(self) -> tuple[str, ...]:
+        return (self.open, self.close, *self.dropped)
+
 
 THINK: Final = ThinkingMarks("<think>", "</think>")
 MARKS: Final = (
+    ThinkingMarks("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"),  # Apriel
+    ThinkingMarks(
+        "<|open|>think<|sep|>",  # Kimi K3
+        "<|close|>think<|sep|>",
+        ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+    ),
+    ThinkingMarks("<think:opensource>", "</think:opensource>"),  # Hunyuan
     ThinkingMarks("<think>", "</think>", ("<response>", "</response>")),  # Granite 3
     THINK,
     ThinkingMarks("[THINK]", "[/THINK]"),  # Magistral
@@ -39,16 +50,14 @@ MARKS: Final = (
 
 
 def find_marks(text: str) -> list[ThinkingMarks]:
-    """The marks that a template's text, or what it prints, speaks of. Without any: THINK, which
-    fine-tuned models write under templates that do not know it.
-    """
+    """The marks that a template's text, or what it prints, speaks of."""
     found = {marks.open: marks for marks in reversed(MARKS) if _speaks_of(text, marks)}
-    return list(found.values()) or [THINK]
+    return list(found.values())
 
 
 def _speaks_of(text: str, marks: ThinkingMarks) -> bool:
     either = marks.open.rstrip() in text or marks.close in text
-    return either and (not marks.dropped or marks.dropped[0] in text)
+    return either and (not marks.dropped or any(mark in text for mark in marks.dropped))
 
 
 SWITCHES: Final = ("enable_thinking", "thinking", "reasoning_effort")

@@ -21,7 +21,7 @@ def joined(deltas: Iterable[Delta]) -> tuple[str, str]:
 
 
 def read(text: str, written: str = "", n: int = 1) -> tuple[str, str]:
-    parser = ReplyParser([THINK], written)
+    parser = ReplyParser([THINK], written=written)
     pieces = [text[i : i + n] for i in range(0, len(text), n)]
     deltas = [delta for piece in pieces for delta in parser.push(piece)]
     return joined(deltas + parser.finish())
