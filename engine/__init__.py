@@ -38,6 +38,7 @@ from engine.generation import (
     Token,
 )
 from engine.info import LoadProgress, ModelInfo, RenderedChat
+from engine.reply_rules import ReplyRules
 from engine.request_options import RequestOptions
 from engine.sampling_params import SamplingParams
 
@@ -71,6 +72,7 @@ __all__ = [
     "QueueFull",
     "ReasoningDelta",
     "RenderedChat",
+    "ReplyRules",
     "RequestOptions",
     "SamplingParams",
     "Timings",

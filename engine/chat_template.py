@@ -19,6 +19,7 @@ from jinja2.exceptions import SecurityError
 from engine.chat_messages import normalise_messages
 from engine.errors import ChatTemplateError, InvalidRequest
 from engine.gguf_file import GGUFFile
+from engine.plain_tools import tell_tools, write_out_calls
 from engine.special_tokens import SpecialTokens, unshield
 from engine.template_sandbox import (
     MAX_STEPS,
@@ -145,8 +146,6 @@ class ChatTemplate:
         """
         if self.error:
             raise ChatTemplateError(self.error)
-        if tools and not self.variables & {"tools", "functions"}:
-            raise InvalidRequest("this model's chat template has no place for tools", "tools")
         if documents and "documents" not in self.variables:
             raise InvalidRequest("this model's chat template has no place for them", "documents")
         for name in template_kwargs or {}:
@@ -156,6 +155,10 @@ class ChatTemplate:
                     f"chat_template_kwargs.{name}",
                 )
         normal = normalise_messages(messages)
+        if "tool_calls" not in self.source and any("tool_calls" in m for m in normal):
+            normal = write_out_calls(normal)
+        if tools and not self.variables & {"tools", "functions"}:
+            normal, tools = tell_tools(normal, tools), None
         if continue_last:
             normal[-1] = _open_ended(normal[-1])
             add_generation_prompt = False

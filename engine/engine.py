@@ -22,9 +22,12 @@ from engine.cpus import count_cpus
 from engine.errors import ContextLengthExceeded, EngineFailed, GGUFError, InvalidRequest
 from engine.generation import Event, Failed, Finished, Generation, Token
 from engine.gguf_file import GGUFFile
+from engine.grammar import Grammar
 from engine.infill import InfillTokens
 from engine.info import LoadProgress, ModelInfo, RenderedChat
 from engine.model_config import ModelConfig
+from engine.reply_grammar import reply_grammar
+from engine.reply_rules import ReplyRules
 from engine.request_options import DEFAULT_OPTIONS, RequestOptions
 from engine.sampling_params import SamplingParams
 from engine.special_tokens import unshield
@@ -156,6 +159,14 @@ class Engine:
             continue_last=continue_last,
         )
         return RenderedChat(unshield(rendered), self.tokenizer.encode_template(rendered))
+
+    def constrain(self, rules: ReplyRules, prompt_ids: Sequence[int]) -> Grammar | None:
+        """The grammar of the replies to a chat's prompt that obey `rules`; None = all do.
+
+        May take a second at first. Raises InvalidRequest: it cannot be enforced.
+        """
+        tail = self.chat_format.prompt_tail(prompt_ids)
+        return reply_grammar(rules, self.chat_format, self.tokenizer, tail)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some tokens, control tokens left out."""

@@ -18,6 +18,7 @@ class ChatPrompt:
     """A conversation for the model's template. Messages and tools are as OpenAI spells them.
 
     continue_last: the reply goes on where the last message, the assistant's, ends.
+    effort: how hard to think: "none" = not at all; None = as the template likes.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -26,6 +27,7 @@ class ChatPrompt:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
     continue_last: bool = False
+    effort: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,11 @@ class TextPrompt:
 class Constraint:
     """What the text of a reply must be.
 
-    value: a JSON schema (True = any JSON object), the text of a grammar, or a regular expression.
+    value: a JSON schema, the text of a grammar or a regular expression; None for "json_object".
     param: the field of the request that holds it, for errors.
     """
 
-    kind: Literal["json_schema", "gbnf", "lark", "regex"]
+    kind: Literal["json_schema", "json_object", "gbnf", "lark", "regex"]
     value: Any
     param: str
 

@@ -6,11 +6,11 @@ Takes milliseconds for long prompts: not for the event loop.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from engine import ContentDelta, Delta, InvalidRequest, RequestOptions, SamplingParams
+from engine import ContentDelta, Delta, InvalidRequest, ReplyRules, RequestOptions, SamplingParams
 from server.ask import Ask, ChatPrompt, TextPrompt
 from server.errors import ApiError
 
@@ -52,19 +52,19 @@ class PreparedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """n: choices to show for each prompt; n_made: choices to make, from which they are taken."""
+    """n: choices to show for each prompt; n_made: choices to make, from which they are taken;
+    parallel_calls: whether a choice may have more than one tool call.
+    """
 
     prompts: list[PreparedPrompt]
     params: SamplingParams
     n: int = 1
     n_made: int = 1
+    parallel_calls: bool = True
 
 
 def prepare(engine: Engine, ask: Ask) -> Prepared:
     """Raises: InvalidRequest, ChatTemplateError, ApiError."""
-    if ask.constraint:
-        name = ask.constraint.param
-        raise ApiError(400, f"{name} is not supported", param=name, code="unsupported_parameter")
     n_made = ask.best_of or ask.n
     # More could not all be submitted: the queue is their one way in.
     most = max(1, engine.config.max_waiting)
@@ -76,30 +76,64 @@ def prepare(engine: Engine, ask: Ask) -> Prepared:
             param="best_of" if ask.best_of else "n",
         )
     prompts = [_prepare_prompt(engine, ask, prompt) for prompt in ask.prompts]
-    return Prepared(prompts, ask.params, ask.n, n_made)
+    return Prepared(prompts, ask.params, ask.n, n_made, ask.tool_choice.parallel)
 
 
 def _prepare_prompt(engine: Engine, ask: Ask, prompt: ChatPrompt | TextPrompt) -> PreparedPrompt:
     if isinstance(prompt, TextPrompt):
         ids = _text_ids(engine, prompt)
         echo = _echo(engine, prompt, ids) if prompt.echo else None
-        return PreparedPrompt(ids, ask.options, PlainParser, echo)
+        options = _constrained(engine, ask, ids, ())
+        return PreparedPrompt(ids, options, PlainParser, echo)
     rendered = engine.render_chat(
         prompt.messages,
         add_generation_prompt=prompt.add_generation_prompt,
         tools=prompt.tools or None,
         documents=prompt.documents or None,
-        template_kwargs=prompt.template_kwargs,
+        template_kwargs=_template_kwargs(engine, prompt),
         continue_last=prompt.continue_last,
     )
     tail = engine.chat_format.prompt_tail(rendered.ids)
-    tools = prompt.tools if ask.tool_choice.mode != "none" else ()
-    visible = ask.options.visible_ids | engine.chat_format.visible_ids
+    options = _constrained(engine, ask, rendered.ids, prompt.tools)
+    visible = options.visible_ids | engine.chat_format.visible_ids
     return PreparedPrompt(
         rendered.ids,
-        dataclasses.replace(ask.options, visible_ids=visible),
-        lambda: engine.chat_format.parser(tail, tools),
+        dataclasses.replace(options, visible_ids=visible),
+        lambda: engine.chat_format.parser(tail, prompt.tools),
     )
+
+
+def _constrained(
+    engine: Engine, ask: Ask, ids: list[int], tools: Sequence[Mapping[str, Any]]
+) -> RequestOptions:
+    """The options with the grammar of what the reply must be."""
+    choice, constraint = ask.tool_choice, ask.constraint
+    if choice.names is not None:
+        tools = [tool for tool in tools if tool["function"]["name"] in choice.names]
+    must_call = choice.mode == "required"
+    if must_call and constraint:
+        raise InvalidRequest(
+            f"{constraint.param} cannot be combined with a tool_choice that asks for a call",
+            constraint.param,
+        )
+    rules = ReplyRules(tools=tools, must_call=must_call, parallel=choice.parallel)
+    if constraint:
+        rules = dataclasses.replace(
+            rules, kind=constraint.kind, source=constraint.value, param=constraint.param
+        )
+    return dataclasses.replace(ask.options, grammar=engine.constrain(rules, ids))
+
+
+def _template_kwargs(engine: Engine, prompt: ChatPrompt) -> dict[str, Any]:
+    """The variables asked for; thinking is turned on and off in the template's own way. Effort
+    without a way to tell it is a hint that a model may not heed.
+    """
+    given = dict(prompt.template_kwargs)
+    switch = engine.chat_format.thinking_switch
+    if prompt.effort and switch:
+        value = prompt.effort if switch == "reasoning_effort" else prompt.effort != "none"
+        given.setdefault(switch, value)
+    return given
 
 
 def _text_ids(engine: Engine, prompt: TextPrompt) -> list[int]:

@@ -18,6 +18,7 @@ from starlette.types import Receive
 
 from engine import (
     ContentDelta,
+    Delta,
     EngineClosed,
     Event,
     Failed,
@@ -71,7 +72,8 @@ class Reply:
             params = dataclasses.replace(params, seed=(params.seed + number) & (2**63 - 1))
         generation = engine.submit(prompt.ids, params, on_event, prompt.options)
         self._generations.append(generation)
-        self._takers.append(_Taker(index, prompt, is_repeat=number > 0))
+        one_call = not self._prepared.parallel_calls
+        self._takers.append(_Taker(index, prompt, is_repeat=number > 0, one_call=one_call))
         self._metrics.generation_started(generation)
 
     def _receive(self, index: int, event: Event) -> None:
@@ -115,12 +117,15 @@ class Reply:
             if isinstance(event, Failed):
                 raise event.error
             if isinstance(event, Finished):
-                if event.finish_reason is FinishReason.CANCELLED:
+                cancelled = event.finish_reason is FinishReason.CANCELLED
+                if cancelled and not self._takers[index].is_over:
                     raise EngineClosed("the server is shutting down")
                 n_open -= 1
             taken = list(self._takers[index].take(event))
             for some in taken:
                 yield some
+            if self._takers[index].is_over:
+                self._generations[index].cancel()
             if not taken:
                 yield None
 
@@ -154,14 +159,19 @@ def _mean_logprob(choice: Choice) -> float:
 class _Taker:
     """Makes the events of one choice."""
 
-    def __init__(self, index: int, prompt: PreparedPrompt, is_repeat: bool) -> None:
+    def __init__(
+        self, index: int, prompt: PreparedPrompt, *, is_repeat: bool, one_call: bool
+    ) -> None:
+        """one_call: a second tool call, and all that follows, is left out."""
         self._index = index
         self._echo = prompt.echo
         self._parser = prompt.parser()
         self._is_repeat = is_repeat
         self._tokens: list[Token] = []  # which have made nothing yet
         self._n_reasoning = 0
+        self._one_call = one_call
         self._has_calls = False
+        self.is_over = False  # nothing more is wanted of the engine
 
     def take(self, event: Token | Finished) -> Iterator[Piece | Ended]:
         if self._echo is not None:
@@ -180,16 +190,24 @@ class _Taker:
         deltas = self._parser.push(text) if text else []
         if is_last:
             deltas += self._parser.finish()
+        deltas = list(self._wanted(deltas))
         if not deltas and not (is_last and self._tokens and not stopped):
             return
         tokens, self._tokens = tuple(self._tokens), []
         if any(isinstance(delta, ReasoningDelta) for delta in deltas):
             self._n_reasoning += len(tokens)
-        self._has_calls |= any(isinstance(delta, ToolCallStart) for delta in deltas)
         yield Piece(self._index, tuple(deltas), tokens)
 
+    def _wanted(self, deltas: list[Delta]) -> Iterator[Delta]:
+        for delta in deltas:
+            if isinstance(delta, ToolCallStart):
+                self.is_over |= self._has_calls and self._one_call
+                self._has_calls = True
+            if not self.is_over:
+                yield delta
+
     def _reason(self, end: Finished) -> EndReason:
-        if end.finish_reason is not FinishReason.STOP:
+        if end.finish_reason is not FinishReason.STOP and not self.is_over:
             return "length"
         return "tool_calls" if self._has_calls else "stop"
 

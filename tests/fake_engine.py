@@ -33,6 +33,7 @@ from engine import (
     Progress,
     QueueFull,
     RenderedChat,
+    ReplyRules,
     RequestOptions,
     SamplingParams,
     Timings,
@@ -42,6 +43,7 @@ from engine.chat_messages import normalise_messages
 from engine.reply_parser import ReplyParser
 from engine.request_options import DEFAULT_OPTIONS
 from engine.thinking import ThinkingMarks
+from engine.tool_formats import find_tool_format
 
 BOS = 256
 EOS = 257
@@ -76,16 +78,22 @@ class _Job:
 
 
 class FakeFormat:
-    """Of a model that thinks between tags."""
+    """Of a model that thinks between tags and calls tools as Hermes does."""
 
     visible_ids: frozenset[int] = frozenset()
+    thinking_switch = "enable_thinking"
 
     def prompt_tail(self, prompt_ids: Sequence[int]) -> str:
         return _text(prompt_ids)
 
     def parser(self, prompt_tail: str = "", tools: Any = False) -> ReplyParser:
         written = prompt_tail.rpartition("<assistant>")[2]
-        return ReplyParser([ThinkingMarks("<think>", "</think>")], written)
+        return ReplyParser(
+            [ThinkingMarks("<think>", "</think>")],
+            find_tool_format("<tool_call>") if tools else None,
+            None if isinstance(tools, bool) else tools,
+            written=written,
+        )
 
 
 def _text(ids: Sequence[int]) -> str:
@@ -118,6 +126,7 @@ class FakeEngine:
             n_layer=2,
         )
         self.chat_format = FakeFormat()
+        self.rules = ReplyRules()  # of the last constrain
         self.submitted: list[Generation] = []
         self.chats: list[dict[str, Any]] = []  # the arguments of each render_chat
         self.ends: dict[int, tuple[Event, float]] = {}  # id -> last event, and when
@@ -178,6 +187,10 @@ class FakeEngine:
 
     def decode(self, ids: Sequence[int]) -> str:
         return _text(ids)
+
+    def constrain(self, rules: ReplyRules, prompt_ids: Sequence[int]) -> None:
+        """Nothing: replies are scripted. What was asked is in `rules`."""
+        self.rules = rules
 
     def token_bytes(self, token_id: int) -> bytes:
         return {BOS: b"<s>", EOS: b"</s>"}.get(token_id) or bytes([token_id])

@@ -12,7 +12,8 @@ from engine import InvalidRequest, SamplingParams
 from server.answer import answer
 from server.ask import Ask, TextPrompt
 from server.encoder import Encoder
-from server.openai.fields import MAX_CHOICES, MAX_LOGPROBS, CompletionFields
+from server.openai.constraints import ConstraintFields
+from server.openai.fields import MAX_CHOICES, MAX_LOGPROBS
 from server.openai.text_objects import TextEncoder
 
 if TYPE_CHECKING:
@@ -52,10 +53,21 @@ Prompts = Annotated[
 ]
 
 
-class CompletionRequest(CompletionFields):
+class CompletionRequest(ConstraintFields):
     """Body of POST /v1/completions."""
 
     elsewhere: ClassVar[dict[str, str]] = {"messages": "/v1/chat/completions"}
+    inactive: ClassVar[dict[str, tuple[Any, ...]]] = {
+        **ConstraintFields.inactive,
+        "chat_template_kwargs": ({},),
+        "continue_final_message": (False,),
+        "documents": ([],),
+        "parallel_tool_calls": (True, False),
+        "reasoning_effort": (),
+        "tool_choice": ("none", "auto"),
+        "tools": ([],),
+        "top_logprobs": (0,),
+    }
     prompt_field: ClassVar[str] = "prompt"
 
     prompt: Prompts
@@ -82,7 +94,13 @@ class CompletionRequest(CompletionFields):
         if best_of > n and params.n_probs is None:
             params = dataclasses.replace(params, n_probs=0)
         prompts = [TextPrompt(prompt, self.suffix or "", self.echo) for prompt in self.prompt]
-        return Ask(prompts, params, n=n, best_of=best_of if best_of > n else None)
+        return Ask(
+            prompts,
+            params,
+            n=n,
+            best_of=best_of if best_of > n else None,
+            constraint=self.constraint(),
+        )
 
 
 @router.post("/v1/completions")

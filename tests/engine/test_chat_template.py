@@ -129,9 +129,6 @@ def test_variables() -> None:
 
 
 def test_what_the_template_cannot_show_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="no place for tools") as caught:
-        render(CHATML, tools=[TOOL])
-    assert caught.value.param == "tools"
     with pytest.raises(InvalidRequest) as caught:
         render(CHATML, documents=[{"text": "x"}])
     assert caught.value.param == "documents"

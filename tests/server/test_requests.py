@@ -126,26 +126,28 @@ def test_refused_part_is_named_by_its_type(http: httpx.Client) -> None:
 
 
 ACTIVE: list[dict[str, Any]] = [
-    {"tools": [{"type": "function", "function": {"name": "f"}}]},
-    {"tool_choice": "required"},
-    {"tool_choice": "banana"},
-    {"tool_choice": {"type": "function", "function": {"name": "f"}}},
-    {"response_format": {"type": "json_object"}},
-    {"response_format": {"type": "xml"}},
     {"functions": [{"name": "f"}]},
+    {"function_call": {"name": "f"}},
     {"audio": {"voice": "alloy", "format": "wav"}},
     {"modalities": ["text", "audio"]},
-    {"store": True},
-    {"grammar": 'root ::= "a"'},
-    {"json_schema": {}},
     {"cache_prompt": False},
-    {"reasoning_effort": "low"},
     {"cache_salt": "x"},
+    {"samplers": ["top_k"]},
+    {"reasoning_format": "none"},
+    {"web_search_options": {}},
 ]
+ONLY_TEXT: list[dict[str, Any]] = [{"best_of": 3}, {"echo": True}, {"suffix": "x"}]
+ONLY_CHAT: list[dict[str, Any]] = [
+    {"tools": [{"type": "function", "function": {"name": "f"}}]},
+    {"tool_choice": "required"},
+    {"reasoning_effort": "low"},
+    {"top_logprobs": 2},
+]
+REFUSED = [(path, sent) for path in (CHAT, "/v1/completions") for sent in ACTIVE]
+REFUSED += [(CHAT, sent) for sent in ONLY_TEXT] + [("/v1/completions", s) for s in ONLY_CHAT]
 
 
-@pytest.mark.parametrize("sent", ACTIVE)
-@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+@pytest.mark.parametrize(("path", "sent"), REFUSED)
 def test_known_but_unsupported_is_refused(
     http: httpx.Client, path: str, sent: dict[str, Any]
 ) -> None:
