@@ -14,6 +14,7 @@ from typing import Any, Final
 from engine.chat_format import ChatFormat
 from engine.errors import InvalidRequest
 from engine.grammar import Grammar, GrammarKind, lark_json, lark_text
+from engine.reply_parser import FENCES
 from engine.reply_rules import ReplyRules
 from engine.thinking import ThinkingMarks
 from engine.tokenizer import Tokenizer
@@ -84,14 +85,13 @@ class _Lark:
                 )
 
     def _free_text(self) -> str:
-        """Any text that the parser will not take for a call."""
-        opener = self._opener()
-        if not opener:
-            return r"/(\s*[^\s{\[](?s:.*))?/"
-        if _is_token(lark_text(opener, self._tokenizer)):
-            return _ANY_TEXT
-        self.lines.append(f"NO_CALL: ~/(?s:.*){_escaped(opener)}(?s:.*)/")
-        return "NO_CALL"
+        """Any text that the parser will not take for a call, whichever way it were written."""
+        names = "|".join(_escaped(_function(tool)["name"]) for tool in self._rules.tools)
+        fences = "|".join(map(_escaped, FENCES))
+        openers = map(_escaped, self._format.openers)
+        calls = "|".join([*openers, rf"({fences})\s*([{{\[]|({names})\s*\()"])
+        self.lines.append(rf"FREE: ~/(?s:.*)({calls})(?s:.*)/ & /(\s*[^\s{{\[](?s:.*))?/")
+        return "FREE"
 
     def _calls(self) -> str:
         """One call or several, where free text may stand before them."""
@@ -103,9 +103,9 @@ class _Lark:
         # The text before ends with the opener, which the first call then has no more.
         token = lark_text(opener, self._tokenizer)
         if _is_token(token):
-            self.lines.append(f"before: {_ANY_TEXT} {token}")
+            self.lines.append(f"before: FREE {token}")
         else:
-            self.lines.append(f"before[suffix={_quoted(opener)}]: {_ANY_TEXT}")
+            self.lines.append(f"before[suffix={_quoted(opener)}]: FREE")
         first = " | ".join(self._call(tool, opened=True) for tool in self._rules.tools)
         self.lines.append(f"opened: {first}")
         return f"before opened{several}"

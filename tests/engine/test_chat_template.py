@@ -509,7 +509,7 @@ CHATS: dict[str, list[dict[str, Any]]] = {
     "turns": [*HI, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Bye"}],
     "tools": [*HI, CALL, {"role": "tool", "tool_call_id": "call00001", "content": "Big"}],
 }
-REFUSED = {("google-gemma-2-2b-it", "system"), ("google-gemma-2-2b-it", "tools")}
+REFUSED = {("google-gemma-2-2b-it", "system")}
 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
