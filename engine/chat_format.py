@@ -79,13 +79,6 @@ class ChatFormat:
             written=self._written(prompt_tail),
         )
 
-    def open_thinking(self, prompt_tail: str) -> ThinkingMarks | None:
-        """The marks of the thinking that a prompt has begun and not ended."""
-        written = self._written(prompt_tail)
-        marks = self.thinking or (THINK,)
-        is_open = (m for m in marks if written.rfind(m.open.rstrip()) > written.rfind(m.close))
-        return next(is_open, None)
-
     def _written(self, prompt_tail: str) -> str:
         """What the prompt holds of the reply."""
         _, found, written = prompt_tail.rpartition(self._turn_start or "\0")

@@ -1,29 +1,24 @@
 """The grammar of a whole reply: thinking, then the text that a request constrains, or tool calls.
 
-Written in Lark, of parts that grammar.py makes. Does not know how replies are taken apart, but that
-ChatFormat's parser reads what is allowed here.
-
-    start: thought? (text | before? call (space call)*)
+Written in Lark, of rules that call_grammar.py and grammar.py make. What is allowed here is what
+ChatFormat's parser reads, and in free text nothing that it would take for a call.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
+from engine.call_grammar import call_rules, form_of, lark_literal, thinking_rules
 from engine.chat_format import ChatFormat
 from engine.errors import InvalidRequest
-from engine.grammar import Grammar, GrammarKind, lark_json, lark_text
+from engine.grammar import Grammar, GrammarKind, lark_json
+from engine.json_schema import check_schema
 from engine.reply_parser import FENCES
 from engine.reply_rules import ReplyRules
-from engine.thinking import ThinkingMarks
+from engine.special_tokens import SpecialTokens
 from engine.tokenizer import Tokenizer
-from engine.tool_formats.json_calls import PLAIN
-
-Tool = Mapping[str, Any]  # as in OpenAI's `tools`
-
-_ANY_TEXT: Final = "/(?s:.*)/"
-_SPACE: Final = r"/\s{0,4}/"  # more would be a way for a weak model to go on for ever
 
 
 def reply_grammar(
@@ -36,145 +31,82 @@ def reply_grammar(
     """
     if rules.are_free:
         return None
-    thought = _thought(chat_format, tokenizer, prompt_tail)
-    if rules.kind and not rules.tools and not thought:
+    thinking = chat_format.parser(prompt_tail).open_thinking
+    if rules.kind and not rules.tools and not thinking:
         return Grammar.compile(rules.kind, rules.source, tokenizer, rules.param)
-    lark = _Lark(rules, chat_format, tokenizer)
-    body = " | ".join(lark.alternatives())
-    lines = [f"start: {'thought ' if thought else ''}body", f"body: {body}", *lark.lines]
-    if thought:
-        lines.append(thought)
-    return Grammar.compile(GrammarKind.LARK, "\n".join(lines), tokenizer, rules.param or "tools")
+    for tool in rules.tools:
+        _check_parameters(tool)
+    control = tokenizer.vocabulary.control
+    form = form_of(chat_format.tool_format) if rules.tools else None
+    first = thinking_rules(form, control, thinking)
+    body = _body(rules, chat_format, control)
+    start = f"start: {'first ' if first else ''}body"
+    lark = "\n".join([start, *first, *body, ""])
+    return Grammar.compile(GrammarKind.LARK, lark, tokenizer, rules.param or "tools")
 
 
-class _Lark:
-    """Collects the rules of one grammar."""
-
-    def __init__(self, rules: ReplyRules, chat_format: ChatFormat, tokenizer: Tokenizer) -> None:
-        self._rules, self._tokenizer = rules, tokenizer
-        self._format = chat_format.tool_format
-        self.lines: list[str] = []
-        self._arguments: dict[str, str] = {}  # of each tool the rule of its arguments
-
-    def alternatives(self) -> list[str]:
-        """What may stand after the thinking."""
-        found = []
-        if not self._rules.must_call:
-            found.append("text")
-            self.lines.append(f"text: {self._text()}")
-        if self._rules.tools:
-            found.append(self._calls())
-        return found
-
-    def _text(self) -> str:
-        rules = self._rules
-        match rules.kind:
-            case "":
-                return self._free_text()
-            case GrammarKind.JSON_SCHEMA:
-                return lark_json(rules.source, rules.param)
-            case GrammarKind.JSON_OBJECT:
-                return lark_json({"type": "object"}, rules.param)
-            case GrammarKind.REGEX:
-                return _regex(rules.source)
-            case _:
-                raise InvalidRequest(
-                    f"{rules.param} cannot be combined with tools, nor with a model that thinks "
-                    "before it answers; use a JSON schema or a regular expression",
-                    rules.param,
-                )
-
-    def _free_text(self) -> str:
-        """Any text that the parser will not take for a call, whichever way it were written."""
-        names = "|".join(_escaped(_function(tool)["name"]) for tool in self._rules.tools)
-        fences = "|".join(map(_escaped, FENCES))
-        openers = map(_escaped, self._format.openers)
-        calls = "|".join([*openers, rf"({fences})\s*([{{\[]|({names})\s*\()"])
-        self.lines.append(rf"FREE: ~/(?s:.*)({calls})(?s:.*)/ & /(\s*[^\s{{\[](?s:.*))?/")
-        return "FREE"
-
-    def _calls(self) -> str:
-        """One call or several, where free text may stand before them."""
-        self.lines.append(f"call: {' | '.join(map(self._call, self._rules.tools))}")
-        opener = self._opener()
-        several = f" ({_SPACE} call)*" if self._rules.parallel and opener else ""
-        if self._rules.must_call or self._rules.kind or not opener:
-            return f"call{several}"
-        # The text before ends with the opener, which the first call then has no more.
-        token = lark_text(opener, self._tokenizer)
-        if _is_token(token):
-            self.lines.append(f"before: FREE {token}")
-        else:
-            self.lines.append(f"before[suffix={_quoted(opener)}]: FREE")
-        first = " | ".join(self._call(tool, opened=True) for tool in self._rules.tools)
-        self.lines.append(f"opened: {first}")
-        return f"before opened{several}"
-
-    def _call(self, tool: Tool, opened: bool = False) -> str:
-        name = _function(tool)["name"]
-        before, after = self._around(name)
-        if opened:
-            before = before.removeprefix(self._opener())
-        if name not in self._arguments:
-            self._arguments[name] = f"arguments_{len(self._arguments)}"
-            self.lines.append(f"{self._arguments[name]}: {_arguments(tool)}")
-        parts = (lark_text(before, self._tokenizer), lark_text(after, self._tokenizer))
-        return f" {self._arguments[name]} ".join(parts)
-
-    def _around(self, name: str) -> tuple[str, str]:
-        return self._format.around(name) or PLAIN.around(name)
-
-    def _opener(self) -> str:
-        """The mark before a call; '' where calls have none, or their arguments are not JSON."""
-        if self._format.around("f") is None:
-            return ""
-        return next((o for o in self._format.openers if self._around("f")[0].startswith(o)), "")
+def _body(rules: ReplyRules, chat_format: ChatFormat, control: Mapping[str, int]) -> list[str]:
+    """The rule `body`, of what comes after the thinking, and its parts."""
+    if not rules.tools:
+        return ["body: text", f"text: {_text(rules)}"]
+    tool_format = chat_format.tool_format
+    form = form_of(tool_format)
+    if rules.must_call or rules.kind:
+        calls = call_rules(form, rules.tools, rules.parallel, control)
+        if rules.must_call:
+            return ["body: calls", *calls]
+        return ["body: text | calls", f"text: {_text(rules)}", *calls]
+    # Free text, and calls behind it. Where their first mark is text like any other, the text before
+    # has to end with it, and the calls begin without it.
+    free = f"FREE: {_no_call(rules, tool_format.openers)}"
+    begin = form.opening + form.before_name
+    opener = next((o for o in tool_format.openers if tool_format.form and begin.startswith(o)), "")
+    mark = lark_literal(opener, SpecialTokens(control))
+    calls = call_rules(form, rules.tools, rules.parallel, control, opener)
+    if not opener:
+        return ["body: FREE | calls", free, *calls]
+    before = f"before: FREE {mark}" if "<[" in mark else f"before[suffix={mark}]: FREE"
+    return ["body: FREE | before calls", free, before, *calls]
 
 
-def _thought(chat_format: ChatFormat, tokenizer: Tokenizer, prompt_tail: str) -> str:
-    """The rule of the thinking that the prompt has begun; '' where it has not."""
-    marks = chat_format.open_thinking(prompt_tail)
-    return f"thought: {_until_closed(marks, tokenizer)}" if marks else ""
+def _text(rules: ReplyRules) -> str:
+    """The right side of the rule of the text that is asked for."""
+    match rules.kind:
+        case GrammarKind.JSON_SCHEMA:
+            return lark_json(rules.source, rules.param)
+        case GrammarKind.JSON_OBJECT:
+            return lark_json({"type": "object"}, rules.param)
+        case GrammarKind.REGEX:
+            unescaped = re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\/", rules.source)
+            return f"/{unescaped}/".replace("\n", "\\n")
+        case _:
+            raise InvalidRequest(
+                f"{rules.param}: a grammar cannot be combined with tools, nor with a model that "
+                "thinks before it answers; use a JSON schema or a regular expression",
+                rules.param,
+            )
 
 
-def _until_closed(marks: ThinkingMarks, tokenizer: Tokenizer) -> str:
-    token = lark_text(marks.close, tokenizer)
-    if _is_token(token):
-        return f"{_ANY_TEXT} {token} {_SPACE}"
-    return f"closed {_SPACE}\nclosed[suffix={_quoted(marks.close)}]: {_ANY_TEXT}"
+def _no_call(rules: ReplyRules, openers: tuple[str, ...]) -> str:
+    """A regular expression of all text that is no call, whichever way it were written."""
+    names = "|".join(_escaped(_function(tool)["name"]) for tool in rules.tools)
+    fences = "|".join(map(_escaped, FENCES))
+    calls = "|".join([*map(_escaped, openers), rf"({fences})\s*([{{\[]|({names})\s*\()"])
+    return rf"~/(?s:.*)({calls})(?s:.*)/ & /(\s*[^\s{{\[](?s:.*))?/"
 
 
-def _arguments(tool: Tool) -> str:
+def _check_parameters(tool: Mapping[str, Any]) -> None:
     function = _function(tool)
-    schema = function.get("parameters") or {"type": "object", "properties": {}}
     try:
-        return lark_json(schema, "tools")
+        check_schema(function.get("parameters") or {}, "tools")
     except InvalidRequest as error:
-        message = str(error).removeprefix("tools: ")
-        raise InvalidRequest(f"tools: {function['name']:.80}: {message}", "tools") from None
+        problem = str(error).removeprefix("tools: ")
+        raise InvalidRequest(f"tools: {function['name']:.80}: {problem}", "tools") from None
 
 
-def _function(tool: Tool) -> Mapping[str, Any]:
+def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     function: Mapping[str, Any] = tool.get("function", tool)
     return function
-
-
-def _is_token(lark: str) -> bool:
-    return lark.startswith("<[")
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
-
-
-def _regex(source: str) -> str:
-    """A regular expression as a Lark terminal."""
-    escaped = "".join(
-        f"\\{c}" if c == "/" and (i == 0 or source[i - 1] != "\\") else c
-        for i, c in enumerate(source)
-    )
-    return "/" + escaped.replace("\n", "\\n") + "/"
 
 
 def _escaped(text: str) -> str:

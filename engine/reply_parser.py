@@ -23,6 +23,7 @@ class ReplyParser:
     """Reads one reply. What `push` and `finish` give, joined, does not depend on the pieces.
 
     A call that breaks off before its name is complete is content, all of it.
+    open_thinking: the marks of the thinking that the text so far is in.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class ReplyParser:
         ends_thinking: marks of the tool format that end the thinking without its own mark.
         written:       the beginning of the reply that the prompt holds: read, but not given out.
         """
+        self.open_thinking: ThinkingMarks | None = None
         self._scanner = Scanner()
         self._deltas: list[Delta] = []
         self._content = Trimmed(lambda text: self._deltas.append(ContentDelta(text)))
@@ -104,6 +106,7 @@ class ReplyParser:
     def _read_thinking(self, marks: ThinkingMarks, ends: tuple[str, ...]) -> Steps[None]:
         self._content.pass_mark()
         self._reasoning.pass_mark()
+        self.open_thinking = marks
         markers = Markers((marks.open, marks.close, *self._ends_thinking, *ends), quotable=True)
         while mark := (yield from self._scanner.until(markers, self._reasoning.push)):
             self._reasoning.pass_mark()
@@ -111,6 +114,7 @@ class ReplyParser:
                 continue
             if mark != marks.close:
                 self._scanner.unread(mark)
+            self.open_thinking = None
             return
         self._reasoning.flush()
 

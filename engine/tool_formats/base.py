@@ -5,6 +5,7 @@ Does not know any format, nor which one a model speaks.
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,37 @@ class Call:
     id: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class JsonForm:
+    """How calls with JSON arguments are put together: before_name NAME after_name ARGUMENTS end.
+
+    Opening and closing stand around all calls of a reply, the separator between them; where it is
+    None, there is but one. "{i}" in after_name is the call's number.
+    prologue: what stands around thinking that may come first, where the format has its own.
+    """
+
+    before_name: str
+    after_name: str
+    end: str = ""
+    opening: str = ""
+    closing: str = ""
+    separator: str | None = ""
+    prologue: tuple[str, str] | None = None
+
+    def before(self, name: str) -> str:
+        """All before a call's arguments."""
+        return self.before_name + name + self.after_name
+
+    def write(self, calls: Sequence[Call]) -> str:
+        texts = [
+            self.before(call.name).replace("{i}", str(i))
+            + json.dumps(call.arguments, ensure_ascii=False)
+            + self.end
+            for i, call in enumerate(calls)
+        ]
+        return self.opening + (self.separator or "").join(texts) + self.closing
+
+
 class ToolFormat(Protocol):
     """How a family of models writes calls.
 
@@ -32,6 +64,7 @@ class ToolFormat(Protocol):
     openers: what begins one call or several.
     marks:   all that may be one token of the vocabulary, openers included.
     closers: marks that may be left over behind the calls.
+    form:    how calls are put together where arguments are JSON; None where they are not.
     """
 
     @property
@@ -42,6 +75,8 @@ class ToolFormat(Protocol):
     def marks(self) -> tuple[str, ...]: ...
     @property
     def closers(self) -> tuple[str, ...]: ...
+    @property
+    def form(self) -> JsonForm | None: ...
 
     def read(self, scanner: Scanner, calls: Calls, opener: str) -> Steps[None]:
         """Read what follows an opener. Raises Unexpected when it is no call: text that `calls`
@@ -51,12 +86,6 @@ class ToolFormat(Protocol):
 
     def write(self, calls: Sequence[Call]) -> str:
         """The calls as a model of this format writes them."""
-        ...
-
-    def around(self, name: str) -> tuple[str, str] | None:
-        """What stands before and after the JSON arguments of a single call; None where arguments
-        are not JSON.
-        """
         ...
 
 
@@ -73,6 +102,7 @@ class Calls:
         functions = [tool.get("function", tool) for tool in tools or ()]
         self._schemas = {f.get("name"): f.get("parameters") for f in functions}
         self._are_known = tools is not None
+        self._ids: set[str] = set()
 
     def offers(self, name: str) -> bool:
         """Whether the request has such a tool, or does not tell."""
@@ -85,12 +115,13 @@ class Calls:
         return properties.get(parameter) if isinstance(properties, Mapping) else None
 
     def start(self, name: str, call_id: str = "") -> None:
-        """A call's name is complete. call_id: the model's own; one that is too short to be unique is none."""
+        """A call's name is complete. call_id: the model's own; a short one would not be unique."""
         if not name:
             raise Unexpected
         self.end()
-        if len(call_id) < 6:
+        if len(call_id) < 6 or call_id in self._ids:
             call_id = f"call_{secrets.token_hex(12)}"
+        self._ids.add(call_id)
         self._emit(ToolCallStart(self.n, call_id, name))
         self.n += 1
         self.is_open = True

@@ -7,12 +7,11 @@ Only written here: reading such replies is channel_parser.py's.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.scanner import Scanner, Steps, Unexpected
-from engine.tool_formats.base import Call, Calls
+from engine.tool_formats.base import Call, Calls, JsonForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +26,13 @@ class ChannelCalls:
         yield
 
     def write(self, calls: Sequence[Call]) -> str:
-        texts = []
-        for call in calls:
-            before, after = self.around(call.name)
-            texts.append(before + json.dumps(call.arguments, ensure_ascii=False) + after)
-        return "<|call|><|start|>assistant".join(texts)
+        return self.form.write(calls)
 
-    def around(self, name: str) -> tuple[str, str]:
-        return f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>", ""
+    @property
+    def form(self) -> JsonForm:
+        return JsonForm(
+            "<|channel|>commentary to=functions.",
+            " <|constrain|>json<|message|>",
+            separator=None,  # <|call|> ends the reply
+            prologue=("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
+        )

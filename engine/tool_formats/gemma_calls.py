@@ -46,7 +46,8 @@ class GemmaCalls:
             f"<|tool_call>call:{call.name}{_written(call.arguments)}<tool_call|>" for call in calls
         )
 
-    def around(self, name: str) -> None:
+    @property
+    def form(self) -> None:
         return None
 
 

@@ -7,13 +7,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from engine.scanner import Scanner, Steps
-from engine.tool_formats.base import Call, Calls
+from engine.tool_formats.base import Call, Calls, JsonForm
 from engine.tool_formats.python_calls import read_python_or_json_calls
 
 
@@ -50,23 +49,15 @@ class JsonCalls:
             yield from scanner.accept(self.closer)
 
     def write(self, calls: Sequence[Call]) -> str:
-        objects = [
-            json.dumps(
-                {self.name_key: call.name, self.arguments_key: call.arguments}, ensure_ascii=False
-            )
-            for call in calls
-        ]
-        if self.is_list:
-            return f"{self.opener}{self.space}[{', '.join(objects)}]{self.space}{self.closer}"
-        marked = [f"{self.opener}{self.space}{o}{self.space}{self.closer}" for o in objects]
-        return self.between.join(marked)
+        return self.form.write(calls)
 
-    def around(self, name: str) -> tuple[str, str]:
-        before = f'{{"{self.name_key}": {json.dumps(name)}, "{self.arguments_key}": '
-        after = "}"
+    @property
+    def form(self) -> JsonForm:
+        before, after = f'{{"{self.name_key}": "', f'", "{self.arguments_key}": '
+        opening, closing = self.opener + self.space, self.space + self.closer
         if self.is_list:
-            before, after = f"[{before}", f"{after}]"
-        return f"{self.opener}{self.space}{before}", f"{after}{self.space}{self.closer}"
+            return JsonForm(before, after, "}", f"{opening}[", f"]{closing}", ", ")
+        return JsonForm(opening + before, after, "}" + closing, separator=self.between)
 
 
 FORMATS: Final = (

@@ -8,13 +8,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from engine.scanner import Scanner, Steps, Unexpected
-from engine.tool_formats.base import Call, Calls
+from engine.tool_formats.base import Call, Calls, JsonForm
 from engine.tool_formats.json_object import read_arguments, read_json_calls
 
 
@@ -89,19 +88,18 @@ class NamedCalls:
             yield from scanner.accept(self.end)
 
     def write(self, calls: Sequence[Call]) -> str:
-        written = []
-        for i, call in enumerate(calls):
-            before, after = self._around(call.name, i)
-            written.append(before + json.dumps(call.arguments, ensure_ascii=False) + after)
-        return self.opener + "".join(written) + self.closer
+        return self.form.write(calls)
 
-    def around(self, name: str) -> tuple[str, str]:
-        before, after = self._around(name, 0)
-        return self.opener + before, after + self.closer
-
-    def _around(self, name: str, i: int) -> tuple[str, str]:
-        named = self.named.format(name=name, i=i)
-        return self.begin + named + self.space[0], self.space[1] + self.end
+    @property
+    def form(self) -> JsonForm:
+        before_name, _, after_name = self.named.partition("{name}")
+        return JsonForm(
+            self.begin + before_name,
+            after_name + self.space[0],
+            self.space[1] + self.end,
+            self.opener,
+            self.closer,
+        )
 
 
 def _mistral(text: str) -> tuple[str, str]:

@@ -58,7 +58,8 @@ class PythonCalls:
         inside = f"[{', '.join(texts)}]" if self.is_list else "\n" + "\n".join(texts) + "\n"
         return self.opener + inside + self.closer
 
-    def around(self, name: str) -> None:
+    @property
+    def form(self) -> None:
         return None
 
 

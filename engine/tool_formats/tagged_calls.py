@@ -161,7 +161,8 @@ class TaggedCalls:
             + self.gap
         )
 
-    def around(self, name: str) -> None:
+    @property
+    def form(self) -> None:
         return None
 
 
