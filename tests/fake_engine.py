@@ -57,6 +57,7 @@ class Script:
     pieces: tuple[str, ...] = ("Par", "is", ".")  # the text of each token, "" = held back
     tail: str = ""  # text that was held back to the end
     endless: bool = False  # repeat the pieces until the limit
+    logprob: float = -1.0  # of each token, where a request asks for it
     prefill_s: float = 0.0
     delay_s: float = 0.0  # before each token
     fail_after: int | None = None  # tokens, then Failed(error)
@@ -75,6 +76,15 @@ class _Job:
 
     def enter(self, phase: Phase) -> None:
         self.phase, self.since = phase, time.monotonic()
+
+
+def _token(text: str, script: Script, n_probs: int | None) -> Token:
+    """Its id is the first byte of its text; the likeliest tokens are it and those after it."""
+    token_id = text.encode()[0] if text else ord("x")
+    if n_probs is None:
+        return Token(token_id, text)
+    top = tuple((token_id + i, script.logprob - i) for i in range(n_probs))
+    return Token(token_id, text, script.logprob, top)
 
 
 class FakeFormat:
@@ -166,6 +176,8 @@ class FakeEngine:
         continue_last: bool = False,
     ) -> RenderedChat:
         messages = normalise_messages(messages)
+        if continue_last and messages[-1]["role"] != "assistant":
+            raise InvalidRequest("cannot be continued", "continue_final_message")
         self.chats.append(
             {
                 "messages": messages,
@@ -302,7 +314,7 @@ class FakeEngine:
             if text is None:  # the end-of-generation token
                 reason, tail = FinishReason.STOP, script.tail
                 break
-            generation.on_event(Token(ord("x"), text))
+            generation.on_event(_token(text, script, generation.params.n_probs))
         return self._finished(job, reason, tail, start)
 
     def _visible(self, script: Script, params: SamplingParams) -> Iterator[str | None]:

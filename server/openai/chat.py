@@ -15,7 +15,9 @@ from server.openai.chat_objects import ChatEncoder
 from server.openai.constraints import ConstraintFields
 from server.openai.fields import MAX_LOGPROBS
 from server.openai.messages import Message
+from server.openai.schema import ChatCompletion, ChatCompletionChunk
 from server.openai.tools import MAX_TOOLS, Tool, WireToolChoice, choose_tools
+from server.openapi import described
 from server.request_object import Object
 
 if TYPE_CHECKING:
@@ -94,7 +96,10 @@ class ChatCompletionRequest(ConstraintFields):
         return continues
 
 
-@router.post("/v1/chat/completions")
+@router.post(
+    "/v1/chat/completions",
+    **described(ChatCompletionRequest, ChatCompletion, ChatCompletionChunk),
+)
 async def chat_completions(request: Request) -> Response:
     """Answer a conversation."""
     return await answer(request, ChatCompletionRequest, _encoder)

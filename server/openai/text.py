@@ -14,7 +14,9 @@ from server.ask import Ask, TextPrompt
 from server.encoder import Encoder
 from server.openai.constraints import ConstraintFields
 from server.openai.fields import MAX_CHOICES, MAX_LOGPROBS
+from server.openai.schema import TextCompletion
 from server.openai.text_objects import TextEncoder
+from server.openapi import described
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -103,7 +105,7 @@ class CompletionRequest(ConstraintFields):
         )
 
 
-@router.post("/v1/completions")
+@router.post("/v1/completions", **described(CompletionRequest, TextCompletion, TextCompletion))
 async def completions(request: Request) -> Response:
     """Continue a text, or several."""
     return await answer(request, CompletionRequest, _encoder)

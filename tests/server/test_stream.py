@@ -139,6 +139,26 @@ def test_comments_go_on_while_text_is_held_back(serve: Any) -> None:
     assert sum(comment.startswith("decode, ") for comment in comments) >= 3
 
 
+@pytest.mark.parametrize("asked", [{"return_progress": True}, {"stream_options": None}])
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_progress_as_chunks(serve: Any, path: str, asked: dict[str, Any]) -> None:
+    engine = FakeEngine(Script(prefill_s=0.5))
+    running: Running = serve(engine, server={"progress_every_s": 0.1})
+    if "stream_options" in asked:
+        asked = {"stream_options": {"include_progress": True, "include_usage": True}}
+    chunks = chunks_of(httpx.post(running.url + path, json={**BODIES[path], **asked}).text)
+    waiting = [chunk for chunk in chunks if "prompt_progress" in chunk]
+    assert len(waiting) >= 3 and waiting == chunks[: len(waiting)]
+    assert all(chunk["choices"] == [] for chunk in waiting)
+    assert all(("usage" in chunk) == ("stream_options" in asked) for chunk in waiting)
+    progress = [chunk["prompt_progress"] for chunk in waiting]
+    assert {p["total"] for p in progress[1:]} == {len(engine.submitted[0].prompt_ids)}
+    done = [p["processed"] for p in progress]
+    assert done == sorted(done) and done[-1] > 0
+    assert progress[-1]["seconds_left"] < 1
+    assert_common(chunks, "chat.completion.chunk" if path == CHAT else "text_completion")
+
+
 def test_time_left_does_not_count_the_cache() -> None:
     looks = (
         Progress(Phase.QUEUED, 2, 1000, 0, 0, 1.0),
