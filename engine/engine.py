@@ -20,7 +20,7 @@ from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig
 from engine.cpus import count_cpus
 from engine.errors import ContextLengthExceeded, EngineFailed, GGUFError, InvalidRequest
-from engine.generation import Event, Failed, Finished, Generation, Token
+from engine.generation import Estimate, Event, Failed, Finished, Generation, PromptScored, Token
 from engine.gguf_file import GGUFFile
 from engine.grammar import Grammar
 from engine.infill import InfillTokens
@@ -37,6 +37,7 @@ log = logging.getLogger("rushlight.engine")
 
 # More only when asked for: its cache would take memory that a small machine needs.
 _DEFAULT_N_CTX = 4096
+_MOST_SHORT = 1024  # tokens of a chat that counts as short, for the cache
 
 
 class Engine:
@@ -79,23 +80,38 @@ class Engine:
             self.model = _model_info(self._gguf, model_config, n_ctx, self.tokenizer.n_vocab)
 
             from engine.chat import Chat, n_pages
+            from engine.chat_cache import ChatCache, short_pages
             from engine.kv_cache import PagePool
             from engine.model import Model
-            from engine.worker import Worker
+            from engine.policy import POLICIES
+            from engine.scheduler import Scheduler
+            from engine.worker import TimeLimits, Worker
 
             self._model = Model(
                 model_config,
                 weights,
-                max_rows=min(config.prefill_chunk, n_ctx),
+                max_rows=max(min(config.prefill_chunk, n_ctx), config.max_running),
                 n_threads=_choose_n_threads(config),
                 on_compile=lambda done, total: report(
                     LoadProgress("compiling kernels", done, total)
                 ),
             )
             undo.callback(self._model.close)
-            self._pool = PagePool(n_pages(n_ctx), self._model.page_bytes)
-            self._chat = Chat(self._model, self._pool, n_ctx)
-            self._worker = Worker(self._model, self._chat, self.tokenizer, config.max_waiting)
+            n_short = min(n_ctx // 4, _MOST_SHORT)
+            n_least = n_pages(n_ctx) + short_pages(n_short)
+            n_cached = config.cache_bytes // self._model.page_bytes
+            self._pool = PagePool(max(n_cached, n_least), self._model.page_bytes)
+            self._new_chat: Callable[[], Chat] = lambda: Chat(self._model, self._pool, n_ctx)
+            self._cache = ChatCache(self._new_chat, self._pool, n_short)
+            self._worker = Worker(
+                self._model,
+                self._cache,
+                self._pool,
+                self.tokenizer,
+                Scheduler(POLICIES[config.policy], config.max_running, config.max_waiting),
+                n_ctx,
+                TimeLimits(config.queue_timeout_s, config.request_timeout_s),
+            )
             undo.pop_all()
 
     def encode_prompt(self, text: str) -> list[int]:
@@ -196,21 +212,40 @@ class Engine:
         return self._worker.submit(Generation(list(prompt_ids), params, on_event, options))
 
     def generate(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        options: RequestOptions = DEFAULT_OPTIONS,
     ) -> Iterator[Token | Finished]:
         """Run one request; yields Token events, then Finished. Closing the iterator cancels.
+        PromptScored events are for those who `submit`.
 
         prompt: text, or token ids. Raises what `submit` raises, and the error of a Failed.
         """
         ids = self.encode_prompt(prompt) if isinstance(prompt, str) else prompt
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        generation = self.submit(ids, params or SamplingParams(), events.put)
+        generation = self.submit(ids, params or SamplingParams(), events.put, options)
         return _until_finished(generation, events)
+
+    def estimate(self, prompt_ids: Sequence[int], max_tokens: int | None = None) -> Estimate:
+        """What a request would cost if it came now, by what was measured so far.
+
+        max_tokens: of the reply; None = until the context is full. Raises what `submit` raises for
+        a prompt that is impossible.
+        """
+        self._check(prompt_ids, SamplingParams())
+        room = self.model.n_ctx - len(prompt_ids)
+        return self._worker.estimate(prompt_ids, min(max_tokens or room, room))
 
     @property
     def n_waiting(self) -> int:
-        """Requests in the queue, the running one not counted."""
+        """Requests in the queue, the running ones not counted."""
         return self._worker.n_waiting
+
+    @property
+    def n_running(self) -> int:
+        """Requests that are being answered."""
+        return self._worker.n_running
 
     @property
     def failure(self) -> EngineFailed | None:
@@ -220,7 +255,7 @@ class Engine:
     def close(self, timeout_s: float = 2.0) -> None:
         """Cancel all requests, end the engine's threads and give its memory back. Idempotent."""
         if self._worker.close(timeout_s):
-            self._chat.restart()
+            self._cache.clear()
             self._model.close()
         else:
             log.warning("the engine thread did not end within %.1f s", timeout_s)
@@ -263,6 +298,8 @@ def _until_finished(
             event = events.get()
             if isinstance(event, Failed):
                 raise event.error
+            if isinstance(event, PromptScored):
+                continue
             yield event
             if isinstance(event, Finished):
                 return

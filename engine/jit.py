@@ -205,9 +205,9 @@ inline: Any = numba.njit(nogil=True, forceinline=True, **_OPTIONS)
 def entry(*signatures: str) -> Any:
     """Decorator for a function that Python calls: compiled for these signatures, and cached.
 
-    The engine's compile options but for fast math, so that NaN and infinity keep their meaning.
+    Sums may be taken in any order, so that they become vectors.
     """
-    options = {**_OPTIONS, "fastmath": False}
+    options = {**_OPTIONS, "fastmath": {"contract", "reassoc"}}
     return numba.njit(list(signatures), nogil=True, cache=CACHE_DIR is not None, **options)
 
 

@@ -74,10 +74,8 @@ def check_schema(schema: Any, param: str) -> dict[str, Any]:
 
 
 def _problem(schema: dict[str, Any]) -> str | None:
-    for keyword, value in schema.items():
+    for keyword in schema:
         if keyword in _ENFORCED or keyword in _ANNOTATIONS or keyword.startswith("x-"):
-            continue
-        if keyword == "uniqueItems" and value is False:
             continue
         if keyword in _REFUSED:
             return f"the keyword '{keyword}' cannot be enforced here; leave it out"
@@ -166,10 +164,10 @@ class _Endless:
 
 def _resolve(root: Any, ref: Any) -> Any:
     """What a reference within the document points to; None when it is not such a one."""
-    if not isinstance(ref, str) or not ref.startswith("#"):
+    if ref != "#" and not (isinstance(ref, str) and ref.startswith("#/")):
         return None
     target = root
-    for step in ref.removeprefix("#").split("/")[1:]:
+    for step in ref.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
         if isinstance(target, dict):
             target = target.get(name)

@@ -36,7 +36,7 @@ class Mirostat:
     def _by_surprise(self, candidates: Candidates) -> None:
         """Version 2: drop tokens that are more surprising than mu."""
         weights = candidates.weights
-        least = min(2.0**-self.mu, 1.0) * total(weights)
+        least = 2.0 ** min(-self.mu, 0.0) * total(weights)
         candidates.keep(weights >= min(least, float(weights.max())))
 
     def _by_zipf(self, candidates: Candidates) -> None:
@@ -45,11 +45,11 @@ class Mirostat:
 
     def _k(self, exponent: float) -> int:
         epsilon = exponent - 1
-        if abs(epsilon) < 1e-9:  # the limit of the formula below
-            return max(int(2.0**self.mu / math.log(self._n_vocab)), 1)
         try:
+            if abs(epsilon) < 1e-9:  # the limit of the formula below
+                return max(int(2.0**self.mu / math.log(self._n_vocab)), 1)
             k = epsilon * 2.0**self.mu / (1 - self._n_vocab**-epsilon)
-            return max(int(min(k ** (1 / exponent), 2**62)), 1)
+            return max(int(k ** (1 / exponent)), 1)
         except (OverflowError, ZeroDivisionError):  # all as likely: no k is too many
             return self._n_vocab
 

@@ -1,6 +1,6 @@
 """The transformer, top to bottom: the plan for a model's weights, run over batches.
 
-Knows no chats and no text. One plan serves prefill (many rows) and decode (one row).
+Knows no chats and no text. One plan serves prefill (many rows) and decode (a row of each chat).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from engine.kernels.team import Team
 from engine.kernels.tile import tile_bytes
 from engine.model_config import ModelConfig
 from engine.pace import Pace
-from engine.plan import Batch, Plan, Workspace
+from engine.plan import Batch, Part, Plan, Workspace
 from engine.quants.base import FewInput
 from engine.weights import LayerWeights, Matrix, Vector, Weights
 
@@ -87,18 +87,17 @@ class Model:
         self.team = Team(n_threads)
         self.pace = Pace(n_threads)
 
-    def forward(
-        self, tokens: Sequence[int], first_pos: int, pages: int, rows_out: Sequence[int]
-    ) -> npt.NDArray[np.float32]:
-        """Run the plan over one chat's next tokens, at most max_rows.
+    def forward(self, parts: Sequence[Part]) -> npt.NDArray[np.float32]:
+        """Run the plan over the next tokens of one or several chats, at most max_rows together.
 
-        pages: address of the chat's page table.
-        Returns logits f32[len(rows_out), n_vocab] of the rows named in rows_out, overwritten by
-        the next run. Raises Cancelled when the batch was cancelled meanwhile.
+        Returns logits f32[n, n_vocab] of the rows that the parts name in rows_out, in order,
+        overwritten by the next run. Raises Cancelled when the batch was cancelled meanwhile.
         """
-        planes = 2 if len(tokens) * self.n_weights_per_token <= _PRECISE_WORK else 1
-        self.batch.fill(tokens, first_pos, pages, rows_out, planes)
-        if len(tokens) > 1:
+        n_rows = sum(len(part.tokens) for part in parts)
+        n_out = sum(len(part.rows_out) for part in parts)
+        planes = 2 if n_rows * self.n_weights_per_token <= _PRECISE_WORK else 1
+        self.batch.fill(parts, planes)
+        if n_rows > 1:
             self.team.run(self.plan.address, len(self.plan), self.batch.address)
         else:
             start = time.perf_counter()
@@ -108,7 +107,7 @@ class Model:
             self.pace.note(time.perf_counter() - start)
         if self.batch.cancelled:
             raise Cancelled
-        return self._logits[: len(rows_out), : self.n_vocab]
+        return self._logits[:n_out, : self.n_vocab]
 
     @property
     def fraction_done(self) -> float:

@@ -11,13 +11,14 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from engine.kernels.sampling import divide, find, total
+from engine.kernels.sampling import deviation, divide, dot_below, find, put_outside, total
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _FEW = 4096  # so many are sorted at once
+_ROUNDING = 1 - 1e-9  # a share that is reached but for this is reached
 _DEPTH = 64.0  # below the largest key by more: e^-64 of its probability, so seldom where a cut is
 
 
@@ -55,30 +56,26 @@ class Candidates:
 
     def keep(self, mask: Mask) -> None:
         """Keep only those for which bool[n] is true."""
-        if 4 * np.count_nonzero(mask) < len(mask):
+        if 16 * np.count_nonzero(mask) < len(mask):
             self.take(np.flatnonzero(mask))
             return
-        out = ~mask  # faster than to pick out most of them
-        np.copyto(self.logits, -np.inf, where=out)
+        put_outside(self.logits, mask, -np.inf)  # faster than to pick out most of them
         if self._weights is not None:
-            np.copyto(self._weights, 0, where=out)
+            put_outside(self._weights, mask, 0)
 
     def entropy(self) -> tuple[float, float]:
         """The entropy in nats, and the logit of a token that would be exactly as surprising."""
         weights, best = self.weights, float(self.logits.max())
         sum_ = total(weights)
-        # Relative to the best; those far below count nothing, and -inf times 0 would be NaN.
-        below = np.maximum(self.logits - np.float32(best), np.float32(-200))
-        mean = float(np.dot(weights, below)) / sum_
+        mean = dot_below(weights, self.logits, best) / sum_
         return math.log(sum_ / float(weights.max())) - mean, best + mean
 
 
 def top_n_sigma(candidates: Candidates, n: float) -> None:
     """Keep logits at most n standard deviations of all below the best."""
     logits = candidates.logits
-    possible = logits if np.isfinite(logits.min()) else logits[logits != -np.inf]
-    deviation = float(np.std(possible, dtype=np.float64 if len(possible) <= _FEW else None))
-    candidates.keep(logits >= np.float32(float(logits.max()) - n * deviation))
+    best = logits.max()
+    candidates.keep(logits >= np.float32(float(best) - n * deviation(logits, best)))
 
 
 def cut_top_k(candidates: Candidates, k: int) -> None:
@@ -118,10 +115,10 @@ def xtc(candidates: Candidates, threshold: float, min_keep: int) -> None:
 
 
 def top_k(logits: Floats, k: int) -> Ids:
-    """Indices of the k largest, first ones of equals; in no order that matters. k < len(logits)."""
+    """Indices of the k largest, first ones of equals; in no order that matters. 0 < k < len."""
     # Lay the logits out in 2 k columns or more. Each column's maximum is some logit, so at least k
     # logits reach the k-th largest maximum, and seldom many more. With one row it is exact.
-    n_rows = max(min(len(logits) // (2 * k), 64), 1) if k else 1
+    n_rows = max(min(len(logits) // (2 * k), 64), 1)
     n_columns = len(logits) // n_rows
     maxima = logits[: n_rows * n_columns].reshape(n_rows, n_columns).max(axis=0)
     maxima.partition(n_columns - k)
@@ -143,18 +140,32 @@ def _fewest(keys: Floats, weights: Floats, wanted: float) -> Mask:
     """bool[n]: the fewest that have `wanted` of the weights between them, at least one: those with
     the largest keys, the first ones of equals.
     """
-    n, high = len(keys), keys.max()
-    low = max(float(keys.min()), float(high) - _DEPTH)
-    if n > _FEW and low < high:
-        mask: Mask
-        mask, rim, missing = divide(keys, weights, high, np.float32(low), wanted)
+    high = keys.max()
+    low = np.float32(max(_lowest(keys), high - _DEPTH))
+    mask: Mask
+    if low == high:
+        mask = keys == high  # the others are -inf
+        weights = weights.copy()
+        put_outside(weights, mask, 0)
+        mask[find(weights, wanted * _ROUNDING) + 1 :] = False
+    elif len(keys) <= _FEW:
+        order = np.argsort(-keys, kind="stable")
+        mask = np.zeros(len(keys), np.bool_)
+        mask[order[: find(weights[order], wanted * _ROUNDING) + 1]] = True
+    else:
+        mask, rim, missing = divide(keys, weights, high, low, wanted)
         mask[rim] = _fewest(keys[rim], weights[rim], missing)
-        return mask
-    order = np.arange(n) if low == high else np.argsort(-keys, kind="stable")
-    reached = find(weights[order], wanted * (1 - 1e-9)) + 1
-    mask = np.zeros(n, np.bool_)
-    mask[order[:reached]] = True
     return mask
+
+
+def _lowest(keys: Floats) -> np.float32:
+    """The lowest that is not -inf."""
+    low: np.float32 = keys.min()
+    if low == -np.inf:
+        possible = keys.copy()
+        put_outside(possible, keys > low, np.inf)
+        low = possible.min()
+    return low
 
 
 def _at_least(min_keep: int, mask: Mask, keys: Floats) -> Mask:

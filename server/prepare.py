@@ -72,7 +72,7 @@ def prepare(engine: Engine, ask: Ask) -> Prepared:
         raise ApiError(
             400,
             f"n: {len(ask.prompts)} prompts with {n_made} choices each are more than the "
-            f"{most} that may wait (engine.max_waiting)",
+            f"{most} that may wait (queue.max_waiting)",
             param="best_of" if ask.best_of else "n",
         )
     prompts = [_prepare_prompt(engine, ask, prompt) for prompt in ask.prompts]

@@ -27,6 +27,7 @@ from engine import (
     Generation,
     Phase,
     Progress,
+    PromptScored,
     ReasoningDelta,
     Token,
     ToolCallStart,
@@ -78,7 +79,7 @@ class Reply:
 
     def _receive(self, index: int, event: Event) -> None:
         """Every event passes here, whether or not anyone still reads."""
-        if not isinstance(event, Token):
+        if isinstance(event, Finished | Failed):
             self._metrics.generation_ended(self._generations[index], event)
         self._events.put_nowait((index, event))
 
@@ -113,6 +114,8 @@ class Reply:
                     index, event = await self._events.get()
             except TimeoutError:
                 yield None
+                continue
+            if isinstance(event, PromptScored):  # nobody asks for them yet
                 continue
             if isinstance(event, Failed):
                 raise event.error

@@ -63,9 +63,10 @@ def log_softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
 
 
 def score(engine: Engine, ids: list[int], chunk: int) -> npt.NDArray[np.float64]:
-    chat = engine._chat
-    chat.restart()
+    engine._cache.clear()
+    chat = engine._new_chat()
     parts = [chat.score(ids[i : i + chunk]).copy() for i in range(0, len(ids), chunk)]
+    chat.restart()
     return log_softmax(np.concatenate(parts))[:-1]
 
 

@@ -22,22 +22,23 @@ def divide(keys, weights, high, low, wanted):
     largest are in: as many as bring the third result, what is missing of `wanted`. Others are out.
     """
     n = len(keys)
-    scale = np.float32(N_BUCKETS - 1) / (high - low)
     last = np.float32(N_BUCKETS - 1)
-    bucket = np.empty(n, np.int16)
+    scale = last / (high - low)
+    bucket = np.empty(n, np.uint16)
     for i in range(n):
         place = (high - keys[i]) * scale
-        bucket[i] = np.int16(place if place < last else last)
-    mass = np.zeros((N_BUCKETS, 4), np.float64)  # four sums each: equal keys need not wait in line
+        bucket[i] = np.uint16(np.int32(place if place < last else last))
+    # Four sums for each bucket, side by side: equal keys need not wait for each other.
+    mass = np.zeros(4 * N_BUCKETS, np.float64)
     for i in range(n):
-        mass[bucket[i], i & 3] += weights[i]
-    rim = 0
+        mass[np.uint64(bucket[i]) * np.uint64(4) + np.uint64(i & 3)] += weights[i]
+    rim = np.uint16(0)
     while rim < N_BUCKETS - 1:
-        here = mass[rim].sum()
+        here = mass[4 * rim : 4 * rim + 4].sum()
         if here >= wanted:
             break
         wanted -= here
-        rim += 1
+        rim += np.uint16(1)
     keep = np.empty(n, np.bool_)
     n_rim = 0
     for i in range(n):
@@ -52,18 +53,48 @@ def divide(keys, weights, high, low, wanted):
     return keep, places, wanted
 
 
+@entry("void(float32[::1], boolean[::1], float32)")
+def put_outside(values, mask, value):
+    """Put `value` where the mask is false, in place. values: f32[n]; mask: bool[n]."""
+    for i in range(len(values)):
+        values[i] = values[i] if mask[i] else value
+
+
 @entry("float64(float32[::1])")
 def total(weights):
     """The sum of f32[n] in 64 bits."""
-    n = len(weights)
-    sums = np.zeros(16, np.float64)
-    for i in range(0, n // 16 * 16, 16):
-        for lane in range(16):
-            sums[lane] += weights[i + lane]
-    rest = 0.0
-    for i in range(n // 16 * 16, n):
-        rest += weights[i]
-    return sums.sum() + rest
+    result = 0.0
+    for i in range(len(weights)):
+        result += np.float64(weights[i])
+    return result
+
+
+@entry("float64(float32[::1], float32)")
+def deviation(values, base):
+    """The standard deviation of those above -inf among f32[n], which are not none.
+
+    base: a value somewhere among them.
+    """
+    n = 0
+    sum_ = squares = 0.0
+    for i in range(len(values)):
+        above = np.float64(values[i] - base if values[i] > -np.inf else np.float32(0))
+        n += values[i] > -np.inf
+        sum_ += above
+        squares += above * above
+    return np.sqrt(max(squares / n - (sum_ / n) ** 2, 0.0))
+
+
+@entry("float64(float32[::1], float32[::1], float32)")
+def dot_below(weights, logits, best):
+    """The sum of weights times (logits - best), f32[n] both; a weight of 0 counts nothing, though
+    its logit be -inf.
+    """
+    result = 0.0
+    for i in range(len(weights)):
+        below = logits[i] - best
+        result += np.float64(weights[i] * (below if weights[i] > 0 else np.float32(0)))
+    return result
 
 
 @entry("int64(float32[::1], float64)")
@@ -72,17 +103,12 @@ def find(weights, point):
 
     weights: f32[n], none negative, not all 0.  point: in [0, sum of the weights).
     """
-    # Skip blocks by their sums: four sums at a time, so that they need not wait for each other.
     n = len(weights)
     start = 0
-    while start + 256 < n:
-        a = b = c = d = 0.0
-        for i in range(start, start + 256, 4):
-            a += weights[i]
-            b += weights[i + 1]
-            c += weights[i + 2]
-            d += weights[i + 3]
-        block = (a + b) + (c + d)
+    while start + 256 < n:  # skip blocks by their sums
+        block = 0.0
+        for i in range(start, start + 256):
+            block += np.float64(weights[i])
         if block > point:
             break
         point -= block

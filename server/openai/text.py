@@ -35,7 +35,7 @@ def _prompts(value: Any, info: ValidationInfo) -> list[str | list[int]]:
     assert info.context, "parse_request gives one"
     if len(prompts) > (most := info.context["max_prompts"]):
         raise ValueError(
-            f"{len(prompts)} prompts in one request; at most {most} (engine.max_waiting)"
+            f"{len(prompts)} prompts in one request; at most {most} (queue.max_waiting)"
         )
     if not prompts or not all(isinstance(p, str) or (p and _is_ids(p)) for p in prompts):
         raise ValueError(
