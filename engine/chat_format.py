@@ -7,7 +7,7 @@ parser for each reply. Does not know how a chat is rendered, nor what becomes of
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from engine.channel_parser import MARKS as CHANNEL_MARKS
 from engine.channel_parser import SIGNS as CHANNEL_SIGNS
@@ -18,13 +18,13 @@ from engine.reply_parser import ReplyParser
 from engine.special_tokens import unshield
 from engine.thinking import THINK, ThinkingMarks, find_marks, find_switch
 from engine.tokenizer import Tokenizer
-from engine.tool_formats import find_tool_format
 from engine.tool_formats.base import Tool
 
 # The beginning of a reply that a prompt may hold lies within so many tokens of its end.
 MAX_WRITTEN: Final = 2048
 
 _NEEDLE: Final = "NEEDLE"
+_CHAT: Final = [{"role": "user", "content": _NEEDLE}]
 
 
 class ChatFormat:
@@ -32,15 +32,17 @@ class ChatFormat:
 
     thinking:        the marks around its reasoning; none when it is not known to think.
     thinking_switch: the template's variable that turns thinking on and off; '' when it has none.
+                     `thinking_kwargs` has its values.
     tool_format:     how it writes tool calls.
     visible_ids:     control tokens whose text the parser must see (see RequestOptions).
     """
 
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
-        text = template.source + template.specimen
+        text = template.marked_text
         self.thinking: Final[Sequence[ThinkingMarks]] = find_marks(text)
-        self.thinking_switch: Final = find_switch(template.variables)
-        self.tool_format: Final = find_tool_format(text)
+        self._switch = find_switch(template.variables, lambda kwargs: _prompt_end(template, kwargs))
+        self.thinking_switch: Final = self._switch.variable if self._switch else ""
+        self.tool_format: Final = template.tool_format
         self._has_channels = all(sign in text for sign in CHANNEL_SIGNS)
         self._turn_start = _turn_start(template, self.thinking)
         self._tokenizer = tokenizer
@@ -57,6 +59,11 @@ class ChatFormat:
     def of(cls, template: ChatTemplate, tokenizer: Tokenizer) -> ChatFormat:
         """The format of the model with this template."""
         return cls(template, tokenizer)
+
+    def thinking_kwargs(self, on: bool) -> dict[str, Any]:
+        """The template's variables that turn thinking on or off; none where it cannot."""
+        switch = self._switch
+        return {switch.variable: switch.on if on else switch.off} if switch else {}
 
     def prompt_tail(self, prompt_ids: Sequence[int]) -> str:
         """The end of a prompt as text, control tokens and all: what `parser` wants to know."""
@@ -94,12 +101,19 @@ def _tokens_in(marks: Iterable[str], control: Iterable[str]) -> set[str]:
     return {token for token in control if token in text}
 
 
+def _prompt_end(template: ChatTemplate, kwargs: dict[str, Any]) -> str:
+    """What stands behind the user's text; '' when the template fails."""
+    try:
+        return unshield(template.render(_CHAT, template_kwargs=kwargs)).rpartition(_NEEDLE)[2]
+    except EngineError:
+        return ""
+
+
 def _turn_start(template: ChatTemplate, thinking: Sequence[ThinkingMarks]) -> str:
     """What the template prints where a reply begins; '' when it cannot be told."""
-    chat = [{"role": "user", "content": _NEEDLE}]
     try:
-        asked = unshield(template.render(chat, add_generation_prompt=True))
-        told = unshield(template.render(chat, add_generation_prompt=False))
+        asked = unshield(template.render(_CHAT, add_generation_prompt=True))
+        told = unshield(template.render(_CHAT, add_generation_prompt=False))
     except EngineError:
         return ""
     pairs = enumerate(zip(asked, told, strict=False))

@@ -56,6 +56,7 @@ class ReplyParser:
         self._steps = self._reply()
         self.push(written)
         self._calls.n = 0
+        self._content.has_text = self._reasoning.has_text = False
 
     def push(self, text: str) -> list[Delta]:
         """What is certain with this text."""

@@ -5,9 +5,9 @@ One table of all known marks. Does not know how a reply is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,37 @@ def _speaks_of(text: str, marks: ThinkingMarks) -> bool:
     return either and (not marks.dropped or any(mark in text for mark in marks.dropped))
 
 
-SWITCHES: Final = ("enable_thinking", "thinking", "reasoning_effort")
+@dataclass(frozen=True, slots=True)
+class ThinkingSwitch:
+    """The template's variable that turns thinking on and off, and its values for that."""
+
+    variable: str
+    off: Any = False
+    on: Any = True
 
 
-def find_switch(variables: Iterable[str]) -> str:
-    """The variable that turns a template's thinking on and off; '' when it has none."""
-    return next((name for name in SWITCHES if name in frozenset(variables)), "")
+SWITCHES: Final = (
+    ThinkingSwitch("enable_thinking"),
+    ThinkingSwitch("thinking"),
+    ThinkingSwitch("thinking_mode", "disabled", "enabled"),
+    ThinkingSwitch("reasoning_effort", "no_think", "high"),
+    ThinkingSwitch("reasoning_effort", "none", "high"),
+)
+
+
+def find_switch(
+    variables: Collection[str], prompt_end: Callable[[dict[str, Any]], str]
+) -> ThinkingSwitch | None:
+    """The switch that a template has: one that makes a difference.
+
+    variables:  those that the template reads.
+    prompt_end: the text after what the user says, with some variables set; '' when it fails.
+    """
+    for switch in SWITCHES:
+        if switch.variable not in variables:
+            continue
+        off, on = (prompt_end({switch.variable: value}) for value in (switch.off, switch.on))
+        # Some models are only told in the system text; a word that is no level counts for nothing.
+        if off and on and (off != on or switch.off is False):
+            return switch
+    return None

@@ -39,6 +39,14 @@ class PlainParser:
 
 
 @dataclass(frozen=True, slots=True)
+class Echo:
+    """A prompt that stands before its replies. n_hidden: tokens at its beginning without text."""
+
+    text: str
+    n_hidden: int
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedPrompt:
     """ids: of the prompt; parser: makes a fresh one for each choice; echo: what stands before each
     reply.
@@ -47,7 +55,7 @@ class PreparedPrompt:
     ids: list[int]
     options: RequestOptions
     parser: Callable[[], Parser]
-    echo: str | None = None
+    echo: Echo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +90,12 @@ def prepare(engine: Engine, ask: Ask) -> Prepared:
 def _prepare_prompt(engine: Engine, ask: Ask, prompt: ChatPrompt | TextPrompt) -> PreparedPrompt:
     if isinstance(prompt, TextPrompt):
         ids = _text_ids(engine, prompt)
-        echo = _echo(engine, prompt, ids) if prompt.echo else None
         options = _constrained(engine, ask, ids, ())
-        return PreparedPrompt(ids, options, PlainParser, echo)
+        if not prompt.echo:
+            return PreparedPrompt(ids, options, PlainParser)
+        if ask.params.n_probs is not None:
+            options = dataclasses.replace(options, prompt_logprobs=True)
+        return PreparedPrompt(ids, options, PlainParser, _echo(engine, prompt, ids))
     rendered = engine.render_chat(
         prompt.messages,
         add_generation_prompt=prompt.add_generation_prompt,
@@ -128,23 +139,37 @@ def _template_kwargs(engine: Engine, prompt: ChatPrompt) -> dict[str, Any]:
     """The variables asked for; thinking is turned on and off in the template's own way. Effort
     without a way to tell it is a hint that a model may not heed.
     """
-    given = dict(prompt.template_kwargs)
-    switch = engine.chat_format.thinking_switch
-    if prompt.effort and switch:
-        value = prompt.effort if switch == "reasoning_effort" else prompt.effort != "none"
-        given.setdefault(switch, value)
-    return given
+    if not prompt.effort:
+        return dict(prompt.template_kwargs)
+    thinks = prompt.effort != "none"
+    switch = engine.chat_format.thinking_kwargs(thinks)
+    if thinks and "reasoning_effort" in switch:
+        switch["reasoning_effort"] = prompt.effort
+    return {**switch, **prompt.template_kwargs}
 
 
 def _text_ids(engine: Engine, prompt: TextPrompt) -> list[int]:
     if not prompt.suffix:
         if isinstance(prompt.text, str):
             return engine.encode_prompt(prompt.text)
-        return list(prompt.text)
+        return _checked(engine, prompt.text)
     if not isinstance(prompt.text, str):
         raise InvalidRequest("suffix needs a prompt that is text", "suffix")
     return engine.encode_infill(prompt.text, prompt.suffix)
 
 
-def _echo(engine: Engine, prompt: TextPrompt, ids: list[int]) -> str:
-    return prompt.text if isinstance(prompt.text, str) else engine.decode(ids)
+def _checked(engine: Engine, ids: Sequence[int]) -> list[int]:
+    """The engine checks them too, but not before they are decoded."""
+    n_vocab = engine.model.n_vocab
+    for token_id in ids:
+        if not 0 <= token_id < n_vocab:
+            raise InvalidRequest(
+                f"token id {token_id} is outside the vocabulary (0..{n_vocab - 1})", "prompt"
+            )
+    return list(ids)
+
+
+def _echo(engine: Engine, prompt: TextPrompt, ids: list[int]) -> Echo:
+    n_hidden = len(engine.encode_prompt("")) if isinstance(prompt.text, str) else 0  # BOS
+    text = prompt.text if isinstance(prompt.text, str) else engine.decode(ids)
+    return Echo(text, n_hidden)

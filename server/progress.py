@@ -1,6 +1,7 @@
 """What a waiting client is told: its place in the queue, how far its prompt is, how long it takes.
 
-Measures the prefill's speed from what it sees. Knows nothing of streams.
+Measures the prefill's speed from what it sees; before that the engine's estimates hold. Knows
+nothing of streams.
 """
 
 from __future__ import annotations
@@ -49,15 +50,24 @@ class Watch:
         """Where the reply is."""
         index, progress = self._look()
         if progress.phase is Phase.QUEUED:
-            return Status(index, progress, 0, None)
+            return Status(index, progress, 0, _sum(progress.queue_s, progress.prefill_s))
         first = self._first.setdefault(index, progress)
         return Status(index, progress, first.n_prefilled, _prefill_left(first, progress))
 
 
+def _sum(*parts: float | None) -> float | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
 def _prefill_left(first: Progress, now: Progress) -> float | None:
-    """From the speed since the first look: tokens that came from the cache took no time."""
+    """From the speed since the first look: tokens that came from the cache took no time. Before
+    there is one, what the engine expects.
+    """
+    if now.phase is not Phase.PREFILL:
+        return None
     n_done = now.n_prefilled - first.n_prefilled
     took_s = now.elapsed_s - first.elapsed_s
-    if now.phase is not Phase.PREFILL or n_done <= 0 or took_s <= 0:
-        return None
+    if n_done <= 0 or took_s <= 0:
+        return now.prefill_s
     return (now.n_prompt - now.n_prefilled) * took_s / n_done

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -115,8 +115,6 @@ class Reply:
             except TimeoutError:
                 yield None
                 continue
-            if isinstance(event, PromptScored):  # nobody asks for them yet
-                continue
             if isinstance(event, Failed):
                 raise event.error
             if isinstance(event, Finished):
@@ -153,6 +151,12 @@ class Reply:
             yield from sorted(made[first : first + n_made], key=_mean_logprob, reverse=True)[:n]
 
 
+def _scored_tokens(ids: Sequence[int], event: PromptScored) -> Iterator[Token]:
+    scored = ids[event.first : event.first + len(event.logprobs)]
+    for token_id, logprob, top in zip(scored, event.logprobs, event.tops, strict=True):
+        yield Token(token_id, "", logprob, top)
+
+
 def _mean_logprob(choice: Choice) -> float:
     """Per token, so that a short choice is not the better for being short."""
     logprobs = [token.logprob for token in choice.tokens if token.logprob is not None]
@@ -167,7 +171,9 @@ class _Taker:
     ) -> None:
         """one_call: a second tool call, and all that follows, is left out."""
         self._index = index
+        self._prompt = prompt
         self._echo = prompt.echo
+        self._scored: list[Token] = []  # of the prompt
         self._parser = prompt.parser()
         self._is_repeat = is_repeat
         self._tokens: list[Token] = []  # which have made nothing yet
@@ -176,9 +182,13 @@ class _Taker:
         self._has_calls = False
         self.is_over = False  # nothing more is wanted of the engine
 
-    def take(self, event: Token | Finished) -> Iterator[Piece | Ended]:
-        if self._echo is not None:
-            yield Piece(self._index, (ContentDelta(self._echo),), ())
+    def take(self, event: PromptScored | Token | Finished) -> Iterator[Piece | Ended]:
+        """The events that an engine's event makes."""
+        if isinstance(event, PromptScored):
+            self._scored += _scored_tokens(self._prompt.ids, event)
+            return
+        if self._echo:
+            yield Piece(self._index, (ContentDelta(self._echo.text),), self._echo_tokens())
             self._echo = None
         if isinstance(event, Token):
             self._tokens.append(event)
@@ -187,6 +197,14 @@ class _Taker:
         stopped = event.finish_reason is FinishReason.STOP
         yield from self._piece(event.text, is_last=True, stopped=stopped)
         yield Ended(self._index, self._reason(event), event, self._n_reasoning, self._is_repeat)
+
+    def _echo_tokens(self) -> tuple[Token, ...]:
+        """Those of the prompt with their scores, where it was scored; nothing scores its first."""
+        assert self._echo, "asked for where there is one"
+        if not self._scored:
+            return ()
+        tokens = [Token(self._prompt.ids[0], ""), *self._scored]
+        return tuple(tokens[self._echo.n_hidden :])
 
     def _piece(self, text: str, is_last: bool = False, stopped: bool = False) -> Iterator[Piece]:
         """stopped: tokens that made no text are those of the stop string, and not told."""

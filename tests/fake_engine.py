@@ -91,7 +91,9 @@ class FakeFormat:
     """Of a model that thinks between tags and calls tools as Hermes does."""
 
     visible_ids: frozenset[int] = frozenset()
-    thinking_switch = "enable_thinking"
+
+    def thinking_kwargs(self, on: bool) -> dict[str, Any]:
+        return {"enable_thinking": on}
 
     def prompt_tail(self, prompt_ids: Sequence[int]) -> str:
         return _text(prompt_ids)

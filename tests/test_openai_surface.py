@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from engine import Engine, EngineConfig
-from tests.server.conftest import start, wait_until_ready
+from tests.server.conftest import start
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -42,15 +42,25 @@ TOOLS: Any = [
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[openai.OpenAI]:
+def served() -> Iterator[tuple[openai.OpenAI, Engine]]:
     running, stop = start(lambda on_load: Engine(EngineConfig(str(MODEL), n_ctx=1024), on_load))
     try:
-        wait_until_ready(running)
+        assert running.loaded.wait(120), "the engine does not load"
         url = f"{running.url}/v1"
         with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
-            yield client
+            yield client, running.loader.engine()
     finally:
         stop()
+
+
+@pytest.fixture
+def client(served: tuple[openai.OpenAI, Engine]) -> openai.OpenAI:
+    return served[0]
+
+
+@pytest.fixture
+def engine(served: tuple[openai.OpenAI, Engine]) -> Engine:
+    return served[1]
 
 
 def chat(client: openai.OpenAI, **more: Any) -> Any:
@@ -184,10 +194,10 @@ def test_seeds(client: openai.OpenAI) -> None:
     assert first[0] == say(seed=42)[0]
 
 
-def test_biases(client: openai.OpenAI) -> None:
-    [only] = {c.token for c in chat(client, logit_bias={"28": 100}, max_tokens=5, logprobs=True)
-              .choices[0].logprobs.content}  # fmt: skip
-    assert len(only) == 1
+def test_biases(client: openai.OpenAI, engine: Engine) -> None:
+    [comma] = engine.encode_prompt(",")
+    forced = chat(client, logit_bias={str(comma): 100}, max_tokens=5, logprobs=True).choices[0]
+    assert {item.token for item in forced.logprobs.content} == {","}
     plain = chat(client, max_tokens=1, logprobs=True, top_logprobs=2).choices[0].logprobs
     best, second = plain.content[0].top_logprobs
     assert plain.content[0].token == best.token
@@ -198,7 +208,9 @@ def test_biases(client: openai.OpenAI) -> None:
 
 def test_the_limit_is_exact(client: openai.OpenAI) -> None:
     for n in (1, 5, 20):
-        reply = chat(client, max_completion_tokens=n, max_tokens=None, ignore_eos=None)
+        reply = chat(
+            client, max_completion_tokens=n, max_tokens=None, extra_body={"ignore_eos": True}
+        )
         assert reply.usage.completion_tokens == n
         assert reply.choices[0].finish_reason == "length"
 
@@ -206,18 +218,35 @@ def test_the_limit_is_exact(client: openai.OpenAI) -> None:
 # --- prompts ----------------------------------------------------------------------------------
 
 
-def test_prompts_of_every_form_say_the_same(client: openai.OpenAI) -> None:
-    ids = [504, 3575, 282, 4649, 314]  # "The capital of France is"
+def test_prompts_of_every_form_say_the_same(client: openai.OpenAI, engine: Engine) -> None:
+    ids = engine.encode_prompt("The capital of France is")
     reply = text(client, ["The capital of France is", ids, "One, two,"], logprobs=0)
     a, b, c = reply.choices
     assert a.text == b.text and " Paris" in a.text
     assert a.logprobs.token_logprobs == b.logprobs.token_logprobs
     assert "three" in c.text
     assert "".join(a.logprobs.tokens) == a.text
-    offsets = a.logprobs.text_offset
-    assert [a.text[offset:].startswith(t) for offset, t in zip(offsets, a.logprobs.tokens)] == [
-        True
-    ] * len(offsets)  # fmt: skip
+    for offset, token in zip(a.logprobs.text_offset, a.logprobs.tokens, strict=True):
+        assert a.text[offset:].startswith(token)
+    with pytest.raises(openai.BadRequestError, match="prompt"):
+        text(client, [[engine.model.n_vocab]])
+
+
+def test_an_echo_has_the_prompts_logprobs(client: openai.OpenAI, engine: Engine) -> None:
+    """They are those that the same tokens get as a reply."""
+    prompt = "The capital of France is"
+    replied = text(client, prompt, logprobs=2, max_tokens=6).choices[0]
+    again = text(client, prompt + replied.text, logprobs=2, max_tokens=1, echo=True).choices[0]
+    assert again.text.startswith(prompt + replied.text)
+    columns, n = again.logprobs, len(replied.logprobs.tokens)
+    n_prompt = len(engine.encode_prompt(prompt))
+    assert columns.token_logprobs[0] is None and columns.top_logprobs[0] is None
+    same = slice(n_prompt, n_prompt + n)
+    assert columns.tokens[same] == replied.logprobs.tokens
+    assert columns.token_logprobs[same] == pytest.approx(replied.logprobs.token_logprobs, abs=0.05)
+    assert "".join(columns.tokens) == again.text
+    for offset, token in zip(columns.text_offset, columns.tokens, strict=True):
+        assert again.text[offset:].startswith(token)
 
 
 def test_a_begun_reply_goes_on(client: openai.OpenAI) -> None:

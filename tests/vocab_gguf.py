@@ -43,6 +43,7 @@ def write_vocab_gguf(
     eos: str | None = None,
     add_bos: bool | None = None,
     chat_template: str | None = None,
+    templates: Mapping[str, str] | None = None,
     ids: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Write the file; returns the tokens: 256 bytes, one per merge, then the special ones.
@@ -68,6 +69,8 @@ def write_vocab_gguf(
         writer.add_add_bos_token(add_bos)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
+    for name, source in (templates or {}).items():
+        writer.add_string(f"tokenizer.chat_template.{name}", source)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()

@@ -254,9 +254,10 @@ def test_prompts_of_every_form(
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_bad_prompts_are_refused(http: httpx.Client, prompt: Any, stream: bool) -> None:
-    reply = http.post(TEXT, json={"prompt": prompt, "stream": stream})
-    assert reply.status_code == 400
-    assert reply.json()["error"]["param"] == "prompt"
+    for more in ({}, {"echo": True}, {"guided_regex": "a+"}):
+        reply = http.post(TEXT, json={"prompt": prompt, "stream": stream, **more})
+        assert reply.status_code == 400
+        assert reply.json()["error"]["param"] == "prompt"
 
 
 def test_more_prompts_than_may_wait(http: httpx.Client, fake: FakeEngine) -> None:
@@ -297,7 +298,7 @@ def test_chat_messages_reach_the_template(http: httpx.Client, fake: FakeEngine) 
                 "tool_calls": [{"id": "c1", "type": "function", "function": parsed_call}],
                 "reasoning_content": "Hm.",
             },
-            {"role": "tool", "content": "sunny", "tool_call_id": "c1"},
+            {"role": "tool", "content": "sunny", "tool_call_id": "c1", "name": "lookup"},
             {"role": "user", "content": "Well?", "name": "Ann"},
         ],
         "add_generation_prompt": False,

@@ -162,14 +162,16 @@ def test_progress_as_chunks(serve: Any, path: str, asked: dict[str, Any]) -> Non
 def test_time_left_does_not_count_the_cache() -> None:
     looks = (
         Progress(Phase.QUEUED, 2, 1000, 0, 0, 1.0),
+        Progress(Phase.QUEUED, 1, 1000, 0, 0, 2.0, queue_s=30.0, prefill_s=12.0),
         Progress(Phase.PREFILL, 0, 1000, 500, 0, 0.0),  # half came from the cache, in no time
         Progress(Phase.PREFILL, 0, 1000, 600, 0, 2.0),
         Progress(Phase.DECODE, 0, 1000, 1000, 7, 2.0),
     )
     seen = iter(looks)
     watch = Watch(lambda: (0, next(seen)))
-    assert [watch.now().words() for _ in range(4)] == [
+    assert [watch.now().words() for _ in range(5)] == [
         "queued, 2 ahead",
+        "queued, 1 ahead, about 42 s left",
         "prefill 500/1000",
         "prefill 600/1000, about 8 s left",
         "decode, 7 tokens",

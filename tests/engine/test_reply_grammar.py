@@ -1,0 +1,184 @@
+"""Whole replies under a grammar: forced calls, strict tools while the model is free, text or calls,
+and thinking before either. What is allowed must be what the reply parser reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.call_grammar import form_of
+from engine.deltas import ContentDelta, ToolCallDelta, ToolCallStart
+from engine.errors import EngineError, InvalidRequest
+from engine.gguf_file import GGUFFile
+from engine.grammar import Grammar
+from engine.reply_grammar import reply_grammar
+from engine.reply_parser import ReplyParser
+from engine.reply_rules import ReplyRules
+from engine.thinking import THINK, ThinkingMarks
+from engine.tokenizer import Tokenizer
+from engine.tool_formats import TABLE
+from engine.tool_formats.base import Call, ToolFormat
+from engine.tool_formats.json_calls import PLAIN
+
+VOCABULARY = Path(__file__).resolve().parents[3] / "shared/vocab/ggml-vocab-qwen2.gguf"
+pytestmark = pytest.mark.skipif(not VOCABULARY.exists(), reason="needs the shared vocabularies")
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+HERMES = next(f for f in TABLE if f.openers == ("<tool_call>",) and f.form)
+FORMATS = [*TABLE[1:], PLAIN]  # the first one's replies have channels, and a parser of their own
+
+
+def tools(strict: bool = False) -> list[dict[str, Any]]:
+    return [
+        {"type": "function", "function": {"name": name, "parameters": PARAMETERS, "strict": strict}}
+        for name in ("f", "g")
+    ]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_gguf(GGUFFile(VOCABULARY), "")
+
+
+class Format:
+    """A ChatFormat, as far as grammars ask it."""
+
+    def __init__(self, tool_format: ToolFormat, thinking: ThinkingMarks | None = None) -> None:
+        self.tool_format, self.open_thinking = tool_format, thinking
+
+    def parser(self, prompt_tail: str) -> Format:
+        return self
+
+
+class Checker:
+    """Says which replies are allowed."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        rules: ReplyRules,
+        tool_format: ToolFormat = HERMES,
+        thinking: ThinkingMarks | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        chat_format: Any = Format(tool_format, thinking)
+        grammar = reply_grammar(rules, chat_format, tokenizer, "")
+        assert isinstance(grammar, Grammar)
+        self._grammar = grammar
+
+    def begins(self, text: str) -> bool:
+        """Whether a reply may begin so."""
+        return self._read(text) is not None
+
+    def takes(self, text: str) -> bool:
+        """Whether this is a whole reply."""
+        return bool(self._read(text))
+
+    def _read(self, text: str) -> bool | None:
+        state = self._grammar.start()
+        for token_id in self._tokenizer.encode(text, add_special=False, parse_special=True):
+            try:
+                state.accept(token_id)
+            except EngineError:
+                return None
+        return state.is_complete
+
+
+def read(tool_format: ToolFormat, text: str, offered: Sequence[Any]) -> tuple[list[str], str, str]:
+    """What the parser makes of a reply: names, arguments and content."""
+    parser = ReplyParser(tool_format=tool_format, tools=offered)
+    deltas = [*parser.push(text), *parser.finish()]
+    return (
+        [delta.name for delta in deltas if isinstance(delta, ToolCallStart)],
+        "".join(delta.arguments for delta in deltas if isinstance(delta, ToolCallDelta)),
+        "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta)),
+    )
+
+
+def ids(value: ToolFormat) -> str:
+    return str(value.openers[:1])
+
+
+def test_what_needs_no_grammar(tokenizer: Tokenizer) -> None:
+    chat_format: Any = Format(HERMES)
+    for rules in (ReplyRules(), ReplyRules(tools=tools()), ReplyRules(parallel=False)):
+        assert reply_grammar(rules, chat_format, tokenizer, "") is None
+
+
+@pytest.mark.parametrize("tool_format", FORMATS, ids=ids)
+def test_forced_calls(tokenizer: Tokenizer, tool_format: ToolFormat) -> None:
+    rules = ReplyRules(tools=tools(), must_call=True)
+    checker = Checker(tokenizer, rules, tool_format)
+    reply = form_of(tool_format).write([Call("g", {"a": "x"})])
+    assert checker.takes(reply)
+    assert read(tool_format, reply, tools()) == (["g"], '{"a": "x"}', "")
+    assert not checker.begins("I would rather not.")
+    assert not checker.begins(form_of(tool_format).write([Call("g", {"b": 1})]))
+
+
+@pytest.mark.parametrize("tool_format", FORMATS, ids=ids)
+def test_strict_tools_while_the_model_is_free(
+    tokenizer: Tokenizer, tool_format: ToolFormat
+) -> None:
+    """It may answer, or call by the schema; in no other way that the parser would understand."""
+    checker = Checker(tokenizer, ReplyRules(tools=tools(strict=True)), tool_format)
+    right = form_of(tool_format).write([Call("f", {"a": "x"})])
+    wrong = form_of(tool_format).write([Call("f", {"b": 1})])
+    assert checker.takes("Hello there. 1 < 2 [3] {4}")
+    assert checker.takes("Code:\n```python\nprint(f)\n```\nDone.")
+    assert checker.takes(right)
+    assert not checker.begins(wrong)
+    assert not checker.begins("```python\nf(b=1)\n```")
+    assert not checker.begins('```json\n{"name": "f"')
+    if tool_format.form and any(right.startswith(opener) for opener in tool_format.openers):
+        assert checker.takes(f"Well. {right}")
+        assert not checker.begins(f"Well. {wrong}")
+        assert not checker.begins('{"name": "f"')
+
+
+def test_text_or_calls(tokenizer: Tokenizer) -> None:
+    rules = ReplyRules("json_schema", {"type": "integer"}, "response_format", tools())
+    checker = Checker(tokenizer, rules)
+    assert checker.takes("12")
+    assert checker.takes(HERMES.write([Call("f", {"a": "x"})]))
+    assert not checker.begins("Hello")
+    assert not checker.takes(HERMES.write([Call("f", {"a": "x"})]) + "12")
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "reply"),
+    [
+        ("json_schema", {"type": "integer"}, "12"),
+        ("json_object", None, '{"a": 1}'),
+        ("regex", r"a/b\/c", "a/b/c"),
+    ],
+)
+def test_text_after_thinking(tokenizer: Tokenizer, kind: str, source: Any, reply: str) -> None:
+    checker = Checker(tokenizer, ReplyRules(kind, source, "grammar"), thinking=THINK)
+    assert checker.takes(f"hm, 5 < 6\n</think>\n\n{reply}")
+    assert not checker.takes(reply)
+    assert not checker.begins("hm</think>\n\nno")
+
+
+def test_a_grammar_of_its_own_stands_alone(tokenizer: Tokenizer) -> None:
+    rules = ReplyRules("lark", 'start: "a"', "grammar")
+    assert Checker(tokenizer, rules).takes("a")
+    with pytest.raises(InvalidRequest, match="cannot be combined") as refused:
+        Checker(tokenizer, rules, thinking=THINK)
+    assert refused.value.param == "grammar"
+
+
+def test_a_schema_that_cannot_be_enforced_is_named_by_its_tool(tokenizer: Tokenizer) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}
+    with pytest.raises(InvalidRequest, match=r"tools: f: .*not") as refused:
+        Checker(tokenizer, ReplyRules(tools=[tool], must_call=True))
+    assert refused.value.param == "tools"
