@@ -24,6 +24,7 @@ JSON_STYLE: Final = {
     "lenient": False,
     "coerce_one_of": False,
 }
+_COMPOSED: Final = {"$ref", "anyOf", "oneOf", "allOf"}
 _ANYTHING: Final = r"/(.|\n)*/"
 _NUMBER: Final = '" /[0-9]{1,2}/ "'  # in the middle of a literal
 
@@ -72,16 +73,16 @@ def call_rules(
 
 
 def thinking_rules(
-    form: JsonForm | None, control: Mapping[str, int], thinking: ThinkingMarks | None
+    form: JsonForm, control: Mapping[str, int], thinking: ThinkingMarks | None
 ) -> list[str]:
     """The rule `first`, of what comes before the calls or the text, and its parts; none where
     nothing comes.
 
-    form:     of the calls, whose format may have thinking of its own.
+    form:     of the model's calls, as its format may have thinking of its own.
     thinking: the marks, when the prompt has opened the thinking: it comes first then.
     """
     tokens = SpecialTokens(control)
-    if form and form.prologue:
+    if form.prologue:
         begin, end = (lark_literal(text, tokens) for text in form.prologue)
         return [f"first: ({begin} thought {end})?", f"thought: {_ANYTHING}"]
     if not thinking:
@@ -102,10 +103,16 @@ def lark_literal(text: str, tokens: SpecialTokens) -> str:
 
 
 def _schema(parameters: Any) -> str:
-    """The schema of a call's arguments, always of an object."""
+    """The schema of a call's arguments, always of an object.
+
+    Without a word on other properties than those it names there are none: a weak model would never
+    stop inventing them.
+    """
     schema = dict(parameters) if isinstance(parameters, Mapping) else {}
     if not schema:
-        schema = {"properties": {}, "additionalProperties": False}
-    if not {"$ref", "anyOf", "oneOf", "allOf"} & schema.keys():
+        schema = {"properties": {}}
+    if not _COMPOSED & schema.keys():
         schema.setdefault("type", "object")
+        if "properties" in schema and "patternProperties" not in schema:
+            schema.setdefault("additionalProperties", False)
     return json.dumps({**schema, "x-guidance": JSON_STYLE})

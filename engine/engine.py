@@ -176,12 +176,17 @@ class Engine:
         )
         return RenderedChat(unshield(rendered), self.tokenizer.encode_template(rendered))
 
-    def constrain(self, rules: ReplyRules, prompt_ids: Sequence[int]) -> Grammar | None:
-        """The grammar of the replies to a chat's prompt that obey `rules`; None = all do.
+    def constrain(self, rules: ReplyRules, chat_ids: Sequence[int] | None) -> Grammar | None:
+        """The grammar of the replies that obey `rules`; None = all do.
 
+        chat_ids: a chat's prompt; None for one that is no chat: then only the text counts.
         May take a second at first. Raises InvalidRequest: it cannot be enforced.
         """
-        tail = self.chat_format.prompt_tail(prompt_ids)
+        if chat_ids is None:
+            if not rules.kind:
+                return None
+            return Grammar.compile(rules.kind, rules.source, self.tokenizer, rules.param)
+        tail = self.chat_format.prompt_tail(chat_ids)
         return reply_grammar(rules, self.chat_format, self.tokenizer, tail)
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -31,14 +31,13 @@ def reply_grammar(
     """
     if rules.are_free:
         return None
-    thinking = chat_format.parser(prompt_tail).open_thinking
-    if rules.kind and not rules.tools and not thinking:
-        return Grammar.compile(rules.kind, rules.source, tokenizer, rules.param)
     for tool in rules.tools:
         _check_parameters(tool)
     control = tokenizer.vocabulary.control
-    form = form_of(chat_format.tool_format) if rules.tools else None
-    first = thinking_rules(form, control, thinking)
+    thinking = chat_format.parser(prompt_tail).open_thinking
+    first = thinking_rules(form_of(chat_format.tool_format), control, thinking)
+    if rules.kind and not rules.tools and not first:
+        return Grammar.compile(rules.kind, rules.source, tokenizer, rules.param)
     body = _body(rules, chat_format, control)
     start = f"start: {'first ' if first else ''}body"
     lark = "\n".join([start, *first, *body, ""])
@@ -47,15 +46,16 @@ def reply_grammar(
 
 def _body(rules: ReplyRules, chat_format: ChatFormat, control: Mapping[str, int]) -> list[str]:
     """The rule `body`, of what comes after the thinking, and its parts."""
-    if not rules.tools:
-        return ["body: text", f"text: {_text(rules)}"]
     tool_format = chat_format.tool_format
     form = form_of(tool_format)
+    before_text = lark_literal(form.before_answer, SpecialTokens(control))
+    if not rules.tools:
+        return [f"body: {before_text} text", f"text: {_text(rules)}"]
     if rules.must_call or rules.kind:
         calls = call_rules(form, rules.tools, rules.parallel, control)
         if rules.must_call:
             return ["body: calls", *calls]
-        return ["body: text | calls", f"text: {_text(rules)}", *calls]
+        return [f"body: {before_text} text | calls", f"text: {_text(rules)}", *calls]
     # Free text, and calls behind it. Where their first mark is text like any other, the text before
     # has to end with it, and the calls begin without it.
     free = f"FREE: {_no_call(rules, tool_format.openers)}"

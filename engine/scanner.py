@@ -117,10 +117,22 @@ class Scanner:
             return after == quote if after or self.ended else None
         return False
 
-    def take_until(self, *texts: str) -> Steps[tuple[str, str]]:
-        """(the text before the first of the markers, the marker or '' at the end)."""
+    def take_until(self, *texts: str, most: int = _NOWHERE) -> Steps[tuple[str, str]]:
+        """(the text before the first of the markers, the marker or '' at the end).
+
+        most: characters of a text that is what it should be. Raises Unexpected beyond.
+        """
         pieces: list[str] = []
-        marker = yield from self.until(Markers(texts), pieces.append)
+        room = most
+
+        def take(piece: str) -> None:
+            nonlocal room
+            pieces.append(piece)
+            room -= len(piece)
+            if room < 0:
+                raise Unexpected
+
+        marker = yield from self.until(Markers(texts), take)
         return "".join(pieces), marker
 
     def peek(self) -> Steps[str]:

@@ -90,7 +90,7 @@ def prepare(engine: Engine, ask: Ask) -> Prepared:
 def _prepare_prompt(engine: Engine, ask: Ask, prompt: ChatPrompt | TextPrompt) -> PreparedPrompt:
     if isinstance(prompt, TextPrompt):
         ids = _text_ids(engine, prompt)
-        options = _constrained(engine, ask, ids, ())
+        options = _constrained(engine, ask, None, ())
         if not prompt.echo:
             return PreparedPrompt(ids, options, PlainParser)
         if ask.params.n_probs is not None:
@@ -115,7 +115,7 @@ def _prepare_prompt(engine: Engine, ask: Ask, prompt: ChatPrompt | TextPrompt) -
 
 
 def _constrained(
-    engine: Engine, ask: Ask, ids: list[int], tools: Sequence[Mapping[str, Any]]
+    engine: Engine, ask: Ask, chat_ids: list[int] | None, tools: Sequence[Mapping[str, Any]]
 ) -> RequestOptions:
     """The options with the grammar of what the reply must be."""
     choice, constraint = ask.tool_choice, ask.constraint
@@ -132,7 +132,7 @@ def _constrained(
         rules = dataclasses.replace(
             rules, kind=constraint.kind, source=constraint.value, param=constraint.param
         )
-    return dataclasses.replace(ask.options, grammar=engine.constrain(rules, ids))
+    return dataclasses.replace(ask.options, grammar=engine.constrain(rules, chat_ids))
 
 
 def _template_kwargs(engine: Engine, prompt: ChatPrompt) -> dict[str, Any]:

@@ -202,7 +202,7 @@ class FakeEngine:
     def decode(self, ids: Sequence[int]) -> str:
         return _text(ids)
 
-    def constrain(self, rules: ReplyRules, prompt_ids: Sequence[int]) -> None:
+    def constrain(self, rules: ReplyRules, chat_ids: Sequence[int] | None) -> None:
         """Nothing: replies are scripted. What was asked is in `rules`."""
         self.rules = rules
 

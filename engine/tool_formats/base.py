@@ -9,10 +9,12 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from engine.deltas import Delta, ToolCallDelta, ToolCallStart
 from engine.scanner import Scanner, Steps, Unexpected
+
+MAX_NAME: Final = 256  # characters of a function's name, with what belongs to it
 
 Tool = Mapping[str, Any]  # as in OpenAI's `tools`
 
@@ -33,6 +35,7 @@ class JsonForm:
     Opening and closing stand around all calls of a reply, the separator between them; where it is
     None, there is but one. "{i}" in after_name is the call's number.
     prologue: what stands around thinking that may come first, where the format has its own.
+    before_answer: what stands before an answer in words.
     """
 
     before_name: str
@@ -42,6 +45,7 @@ class JsonForm:
     closing: str = ""
     separator: str | None = ""
     prologue: tuple[str, str] | None = None
+    before_answer: str = ""
 
     def before(self, name: str) -> str:
         """All before a call's arguments."""

@@ -35,4 +35,5 @@ class ChannelCalls:
             " <|constrain|>json<|message|>",
             separator=None,  # <|call|> ends the reply
             prologue=("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
+            before_answer="<|channel|>final<|message|>",
         )

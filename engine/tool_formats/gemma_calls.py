@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.scanner import Markers, Scanner, Steps, Unexpected
-from engine.tool_formats.base import Call, Calls
+from engine.tool_formats.base import MAX_NAME, Call, Calls
 from engine.tool_formats.json_object import read_json_calls
 from engine.tool_formats.python_literal import to_json
 
@@ -31,7 +31,7 @@ class GemmaCalls:
             yield from read_json_calls(scanner, calls)
         else:
             yield from scanner.expect("call:")
-            name, brace = yield from scanner.take_until("{", "\n")
+            name, brace = yield from scanner.take_until("{", "\n", most=MAX_NAME)
             if brace != "{":
                 raise Unexpected
             calls.start(name.strip())

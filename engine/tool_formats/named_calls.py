@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.scanner import Scanner, Steps, Unexpected
-from engine.tool_formats.base import Call, Calls, JsonForm
+from engine.tool_formats.base import MAX_NAME, Call, Calls, JsonForm
 from engine.tool_formats.json_object import read_arguments, read_json_calls
 
 
@@ -65,8 +65,10 @@ class NamedCalls:
             yield from scanner.accept(self.closer)
 
     def _read_call(self, scanner: Scanner, calls: Calls) -> Steps[None]:
-        head, separator = yield from scanner.take_until(self.separator, "{", "\n")
-        if not separator or separator == "\n":
+        head, separator = yield from scanner.take_until(
+            self.separator, "{", "\n", self.begin, most=MAX_NAME
+        )
+        if separator in ("", "\n", self.begin):
             raise Unexpected
         if separator == "{":  # it was forgotten
             scanner.unread("{")

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from engine.scanner import Markers, Scanner, Steps, Unexpected
-from engine.tool_formats.base import Call, Calls
+from engine.tool_formats.base import MAX_NAME, Call, Calls
 from engine.tool_formats.json_object import read_json_calls
+from engine.tool_formats.nested_tags import read_nested
 from engine.tool_formats.python_literal import to_json
 
 # A tag's own word on its value: DeepSeek's string="true", Kimi's type="string".
@@ -62,6 +63,7 @@ class TaggedCalls:
     attributes: tuple[str, str] = ("", "")  # of keys, in writing: of texts, and of others
     gap: str = ""  # in writing, behind each tag
     lines: bool = False  # a value stands on lines of its own
+    nested: str = ""  # what stands before each tag of objects and lists, if they have tags too
     signs: tuple[str, ...] = ()
 
     @property
@@ -96,9 +98,9 @@ class TaggedCalls:
 
     def _read_call(self, scanner: Scanner, calls: Calls) -> Steps[None]:
         head, mark = yield from scanner.take_until(
-            self.call.end, self.key.begin, self.call_end, "\n"
+            self.call.end, self.key.begin, self.call_end, "\n", self.call.begin, most=MAX_NAME
         )
-        if not mark:
+        if mark in ("", self.call.begin):
             raise Unexpected
         if mark in (self.key.begin, self.call_end):
             scanner.unread(mark)
@@ -139,7 +141,10 @@ class TaggedCalls:
         yield from scanner.until(value_end, pieces.append)
         value = "".join(pieces)
         value = value.removesuffix("\n") if self.lines else value
-        calls.arguments(to_json(value) or json.dumps(value, ensure_ascii=False))
+        if self.nested and self.nested in value:
+            calls.arguments(json.dumps(read_nested(value, self.nested), ensure_ascii=False))
+        else:
+            calls.arguments(to_json(value) or json.dumps(value, ensure_ascii=False))
 
     def write(self, calls: Sequence[Call]) -> str:
         texts = []
@@ -249,6 +254,7 @@ FORMATS: Final = (
         call_end=f"{_MINIMAX}</invoke>",
         opener=f"{_MINIMAX}<tool_call>",
         closer=f"{_MINIMAX}</tool_call>",
+        nested=_MINIMAX,
         signs=(f"{_MINIMAX}<tool_call>",),
     ),
     _xml(

@@ -109,6 +109,14 @@ def test_open_thinking_comes_first(marks: ThinkingMarks) -> None:
     assert not Matcher(hermes, False).takes(f"{THINK.close}{call}")
 
 
+def test_properties_that_the_schema_does_not_name_are_not_invented() -> None:
+    tool = {"name": "f", "parameters": {"properties": {"a": {"type": "integer"}}}}
+    rules = "\n".join(call_rules(PLAIN.form, [tool], False, {}))
+    assert '"additionalProperties": false' in rules
+    tool = {"name": "f", "parameters": {"type": "object"}}
+    assert "additionalProperties" not in "\n".join(call_rules(PLAIN.form, [tool], False, {}))
+
+
 def test_gpt_oss_may_think_first() -> None:
     channels = TABLE[0]
     call = channels.write([FIRST])

@@ -169,6 +169,12 @@ def test_text_after_thinking(tokenizer: Tokenizer, kind: str, source: Any, reply
     assert not checker.begins("hm</think>\n\nno")
 
 
+def test_gpt_oss_answers_in_its_channel(tokenizer: Tokenizer) -> None:
+    checker = Checker(tokenizer, ReplyRules("json_schema", {"enum": ["yes"]}, "x"), TABLE[0])
+    assert checker.takes('<|channel|>final<|message|>"yes"')
+    assert not checker.begins('"yes"')
+
+
 def test_a_grammar_of_its_own_stands_alone(tokenizer: Tokenizer) -> None:
     rules = ReplyRules("lark", 'start: "a"', "grammar")
     assert Checker(tokenizer, rules).takes("a")

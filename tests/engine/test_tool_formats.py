@@ -174,6 +174,13 @@ REPLIES = {
         '<parameter name="n">1</parameter>\n</invoke>\n</minimax:tool_call>',
         [("f", {"s": '"x"', "n": 1})],
     ),
+    "minimax m3": (
+        ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="f">]<]minimax[>[<s>5]<]minimax[>[</s>'
+        "]<]minimax[>[<o>]<]minimax[>[<k>true]<]minimax[>[</k>]<]minimax[>[<q>]<]minimax[>[<item>x"
+        "]<]minimax[>[</item>]<]minimax[>[</q>]<]minimax[>[</o>]<]minimax[>[</invoke>\n"
+        "]<]minimax[>[</tool_call>",
+        [("f", {"s": "5", "o": {"k": True, "q": ["x"]}})],
+    ),
     "seed oss": (
         "<seed:tool_call>\n<function=f>\n<parameter=n>1</parameter>\n</function>\n</seed:tool_call>",
         ONE,
@@ -376,7 +383,7 @@ arguments = st.fixed_dictionaries(
 FORMATS = [f for f in (*TABLE, PLAIN) if f.openers or f is PLAIN]
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(st.data())
 def test_what_a_format_writes_it_reads(data: st.DataObject) -> None:
     """And in any pieces."""
@@ -397,7 +404,7 @@ def test_what_a_format_writes_it_reads(data: st.DataObject) -> None:
     assert [(name, json.loads(text)) for name, text in found] == calls
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(st.data())
 def test_pieces_do_not_matter(data: st.DataObject) -> None:
     tool_format = data.draw(st.sampled_from(FORMATS))
