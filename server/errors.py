@@ -15,7 +15,10 @@ from engine import (
     EngineClosed,
     EngineFailed,
     InvalidRequest,
+    OutOfMemory,
     QueueFull,
+    Replaced,
+    TimedOut,
 )
 from server.schema import Error, ErrorBody
 from server.wire_object import WireObject
@@ -29,6 +32,9 @@ ENGINE_ERRORS: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (ChatTemplateError, 400, "invalid_request_error", "chat_template_error"),
     (InvalidRequest, 400, "invalid_request_error", None),
     (QueueFull, 429, "rate_limit_error", "queue_full"),
+    (Replaced, 409, "invalid_request_error", "replaced"),
+    (TimedOut, 504, "server_error", "timeout"),
+    (OutOfMemory, 503, "server_error", "out_of_memory"),
     (EngineClosed, 503, "server_error", "server_closing"),
     (EngineFailed, 500, "server_error", "engine_failed"),
 )

@@ -72,7 +72,6 @@ def test_prompt_longer_than_the_context(http: httpx.Client, n: int, stream: bool
         ("GET", CHAT, 405, "method_not_allowed"),
         ("POST", "/health", 405, "method_not_allowed"),
         ("GET", "/v1/models/other", 404, "model_not_found"),
-        ("GET", "/docs", 404, "not_found"),
     ],
 )
 def test_routes(http: httpx.Client, method: str, path: str, status: int, code: str) -> None:

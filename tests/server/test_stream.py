@@ -155,7 +155,8 @@ def test_progress_as_chunks(serve: Any, path: str, asked: dict[str, Any]) -> Non
     assert {p["total"] for p in progress[1:]} == {len(engine.submitted[0].prompt_ids)}
     done = [p["processed"] for p in progress]
     assert done == sorted(done) and done[-1] > 0
-    assert progress[-1]["seconds_left"] < 1
+    left = [p["seconds_left"] for p in progress if p["seconds_left"] is not None]
+    assert left and max(left) < 5
     assert_common(chunks, "chat.completion.chunk" if path == CHAT else "text_completion")
 
 
