@@ -64,8 +64,9 @@ def test_a_conversation_with_a_tool(client: openai.OpenAI, strict: bool) -> None
     said: Any = message.model_dump(exclude_none=True)
     said = {"role": "assistant", "tool_calls": [{**c, "function": {k: c["function"][k] for k in
             ("name", "arguments")}} for c in said["tool_calls"][:1]]}  # fmt: skip
-    asked["tool_choice"] = "none"  # it would rather call again
-    answer = client.chat.completions.create(messages=[ASK, said, told], **asked)
+    asked.pop("tools")  # it would rather call again
+    then = {"role": "user", "content": "So, do I need an umbrella?"}
+    answer = client.chat.completions.create(messages=[ASK, said, told, then], **asked)
     assert "rain" in (answer.choices[0].message.content or "").lower()
 
 
