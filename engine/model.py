@@ -23,10 +23,10 @@ from engine.kernels.activation import (
     rms_norm,
     silu_mul,
 )
-from engine.kernels.kv_page import layer_bytes
+from engine.kernels.kv_page import KV_TYPES, layer_bytes
 from engine.kernels.matmul import embed, matmul
-from engine.kernels.op import FEW
-from engine.kernels.rope import rope_and_store, rope_angles
+from engine.kernels.op import ARRIVED_BYTES, FEW
+from engine.kernels.rope import ROPE_AND_STORE, rope_angles
 from engine.kernels.team import Team
 from engine.kernels.tile import tile_bytes
 from engine.model_config import ModelConfig
@@ -54,7 +54,9 @@ class Model:
     """A model ready to run: weights, plan, workspace and thread team.
 
     max_rows: tokens of one run at most.
+    on_layout: called when all sizes are known, before anything is compiled; may raise.
     on_compile: called with (done, total) while kernels are compiled or loaded.
+    kv_type:    of keys and values in the pages: a key of KV_TYPES.
     """
 
     def __init__(
@@ -64,6 +66,8 @@ class Model:
         max_rows: int,
         n_threads: int,
         on_compile: Callable[[int, int], None] = lambda done, total: None,
+        on_layout: Callable[[Model], None] = lambda model: None,
+        kv_type: str = "f16",
     ) -> None:
         self.config = config
         self.weights = weights
@@ -72,12 +76,15 @@ class Model:
         self.n_weights_per_token = sum(m.n_in * m.n_out for w in weights.blk for m in w.matrices())
         self.batch = Batch(max_rows)
         self.workspace = Workspace()
-        self.page_bytes = config.n_layer * layer_bytes.py_func(config.n_head_kv, config.head_dim)
+        self._kv_type = KV_TYPES[kv_type]
+        self._layer_bytes = layer_bytes(self._kv_type, config.n_head_kv, config.head_dim)
+        self.page_bytes = config.n_layer * self._layer_bytes
         self.plan = Plan()
         self._n_threads = n_threads
         self._buffer_rows = (max_rows + _ROW_GROUP - 1) // _ROW_GROUP * _ROW_GROUP
         self._frequencies: list[npt.NDArray[np.float64]] = []
         self._logits = self._lay_out()
+        on_layout(self)
         functions = self.plan.functions()
         for done, function in enumerate(functions):
             on_compile(done, len(functions))
@@ -135,6 +142,12 @@ class Model:
             "scratch": self.workspace.reserve(self._n_threads * scratch_bytes),
             "scratch_bytes": scratch_bytes,
         }
+        self._parts: dict[str, Any] = {
+            "results": self.workspace.reserve(
+                attention_kernel.results_bytes(c.n_head, c.n_head_kv, c.head_dim)
+            ),
+            "arrived": self.workspace.reserve(ARRIVED_BYTES * c.n_head_kv),
+        }
         self.x = self._floats(c.n_embd)  # the residual stream
         self.normed = self._floats(c.n_embd)  # as floats, where a weight type wants them
         self.q, self.k, self.v = self._floats(n_q), self._floats(n_kv), self._floats(n_kv)
@@ -173,10 +186,11 @@ class Model:
             "n_head": c.n_head,
             "n_head_kv": c.n_head_kv,
             "head_dim": c.head_dim,
-            "layer_offset": i * layer_bytes.py_func(c.n_head_kv, c.head_dim),
+            "layer_offset": i * self._layer_bytes,
+            **self._parts,
         }
         self.plan.emit(
-            rope_and_store,
+            ROPE_AND_STORE[self._kv_type],
             **heads,
             x=self.q,
             y=self.k,
@@ -189,7 +203,7 @@ class Model:
             eps=c.rms_eps,
         )
         self.plan.emit(
-            attention_kernel.attention,
+            attention_kernel.ATTENTION[self._kv_type],
             **heads,
             **self._scratch,
             x=self.q,
@@ -305,6 +319,7 @@ class Model:
             "float_x": int(quant.group == 0),
             "group": quant.group,
             "dot": quant.dot,
+            "dot4": quant.dot4,
             "unpack": quant.unpack,
             "tile_dot": quant.tile_dot,
             **self._scratch,

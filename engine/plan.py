@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from engine.jit import Native
 from engine.kernels.op import BATCH, OP
+from engine.residency import resident_bytes
 
 
 class Memory:
@@ -53,6 +54,11 @@ class Workspace:
         buffer = next(b for b in self._buffers if b.address == address)
         n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         return buffer.bytes[:n_bytes].view(dtype).reshape(shape)
+
+    def resident_bytes(self) -> int:
+        """How much of them is in memory."""
+        found = (resident_bytes(buffer.address, buffer.n_bytes) for buffer in self._buffers)
+        return sum(n or 0 for n in found)
 
     def release(self) -> None:
         """Give all memory back to the system; the buffers read as zeros afterwards."""

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from server import docs, models
+from server import docs, models, slots
 from server.config import AppConfig
 from server.errors import ApiError
 from server.loader import EngineLoader
@@ -35,6 +35,7 @@ def create_app(config: AppConfig, loader: EngineLoader) -> FastAPI:
     app.include_router(docs.router)
     for family in (chat, input_tokens, text):
         app.include_router(family.router)
+    app.include_router(slots.router)
     # Only what FastAPI itself raises: all else passes up to the middleware, which answers it.
     app.add_exception_handler(HTTPException, _no_such_route)
     app.add_middleware(RequestMiddleware, metrics=metrics)

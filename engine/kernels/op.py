@@ -17,11 +17,14 @@ from engine.kernels.atomics import address_of, fetch_add, read_shared
 import numba  # isort: skip  # after engine.jit
 from numba import types  # isort: skip
 
-# Rows up to which a matrix product goes row by row; more rows go through tiles.
-FEW = 3
+# Rows up to which a matrix product reads weights as decoding does; more rows go through tiles.
+FEW = 8
 
 # Bytes ahead of the weights being multiplied at which they are prefetched.
 AHEAD = 2048
+
+# Bytes from one KV head's count of finished parts to the next: a cache line each.
+ARRIVED_BYTES = 64
 
 # One step of the plan. Addresses are int64; 0 = none. A kernel's docstring says which it reads.
 OP = np.dtype(
@@ -49,10 +52,13 @@ OP = np.dtype(
         ("float_x", np.int32),  # 1 = the weight type wants f32 rows, and unpacks to a float tile
         ("group", np.int32),  # weights that share a scale in a tile
         ("dot", np.int64),  # quants: rows of weights times one input row
+        ("dot4", np.int64),  # the same for four input rows at once
         ("unpack", np.int64),  # quants: rows of weights to a tile
         ("tile_dot", np.int64),  # tile times many input rows
         ("scratch", np.int64),  # this op's scratch memory, thread by thread
         ("scratch_bytes", np.int64),  # of one thread
+        ("results", np.int64),  # attention: its results for parts of the positions
+        ("arrived", np.int64),  # attention: parts that are finished, i64 every ARRIVED_BYTES
         ("n_head", np.int32),
         ("n_head_kv", np.int32),
         ("head_dim", np.int32),
