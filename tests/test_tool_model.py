@@ -65,9 +65,9 @@ def test_a_conversation_with_a_tool(client: openai.OpenAI, strict: bool) -> None
     said = {"role": "assistant", "tool_calls": [{**c, "function": {k: c["function"][k] for k in
             ("name", "arguments")}} for c in said["tool_calls"][:1]]}  # fmt: skip
     asked.pop("tools")  # it would rather call again
-    then = {"role": "user", "content": "How many degrees are there?"}
+    then = {"role": "user", "content": "So, do I need an umbrella?"}
     answer = client.chat.completions.create(messages=[ASK, said, told, then], **asked)
-    assert "12" in (answer.choices[0].message.content or "")
+    assert "umbrella" in (answer.choices[0].message.content or "")  # right or wrong
 
 
 def test_the_middle_is_filled_in(client: openai.OpenAI) -> None:
