@@ -44,8 +44,9 @@ from engine.generation import (
     Timings,
     Token,
 )
-from engine.info import LoadProgress, ModelInfo, SavedChat
+from engine.info import LoadProgress, ModelInfo, RenderedChat, SavedChat
 from engine.memory_report import ChatMemory, MemoryReport
+from engine.reply_rules import ReplyRules
 from engine.request_options import RequestOptions
 from engine.sampling_params import SamplingParams
 
@@ -85,7 +86,9 @@ __all__ = [
     "PromptScored",
     "QueueFull",
     "ReasoningDelta",
+    "RenderedChat",
     "Replaced",
+    "ReplyRules",
     "RequestOptions",
     "SamplingParams",
     "SavedChat",

@@ -14,7 +14,6 @@ from engine.channel_parser import SIGNS as CHANNEL_SIGNS
 from engine.channel_parser import ChannelParser
 from engine.chat_template import ChatTemplate
 from engine.errors import EngineError
-from engine.reply_grammar import call_grammar, schema_grammar
 from engine.reply_parser import ReplyParser
 from engine.special_tokens import unshield
 from engine.thinking import THINK, ThinkingMarks, find_marks, find_switch
@@ -48,7 +47,7 @@ class ChatFormat:
         self._turn_start = _turn_start(template, self.thinking)
         self._tokenizer = tokenizer
 
-        self._control = control = tokenizer.vocabulary.control
+        control = tokenizer.vocabulary.control
         marks = [mark for marks in self.thinking for mark in marks.all]
         reply_tokens = _tokens_in(marks + list(CHANNEL_MARKS) * self._has_channels, control)
         tool_tokens = _tokens_in(self.tool_format.marks, control)
@@ -86,21 +85,6 @@ class ChatFormat:
             ends_thinking=self._tool_openers if tools else (),
             written=self._written(prompt_tail),
         )
-
-    def call_grammar(
-        self, tools: Sequence[Tool], parallel: bool = False, prompt_tail: str = ""
-    ) -> str:
-        """A grammar, in llguidance's Lark, of a reply that calls one of the tools, or several.
-
-        Where the prompt has opened the thinking, that comes first.
-        """
-        thinking = self.parser(prompt_tail).open_thinking
-        return call_grammar(self.tool_format, tools, parallel, self._control, thinking)
-
-    def schema_grammar(self, schema: Any, prompt_tail: str = "") -> str | None:
-        """The same for an answer by a JSON schema; None where the schema alone will do."""
-        thinking = self.parser(prompt_tail).open_thinking
-        return schema_grammar(self.tool_format, schema, self._control, thinking)
 
     def _written(self, prompt_tail: str) -> str:
         """What the prompt holds of the reply."""

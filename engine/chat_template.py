@@ -76,6 +76,9 @@ TOKEN_VARIABLES: Final = {  # in metadata -> in templates
     "padding": "pad_token",
 }
 _MARKUP: Final = re.compile(r"[<\[].+[>\]]", re.DOTALL)
+# Marks the place in a message at which the rendered text ends. A private character: it may stand in
+# a message too, as only the last one counts.
+CUT: Final = "\U0010fffd"
 _RESERVED: Final = ("messages", "tools", "documents", "add_generation_prompt")
 
 
@@ -145,10 +148,12 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
+        continue_last: bool = False,
     ) -> str:
         """The chat as shielded text.
 
         template_kwargs: more variables for the template, such as enable_thinking.
+        continue_last: end it where the last message's text ends, which must be the assistant's.
         Raises ChatTemplateError (none there, it refuses, it fails), InvalidRequest (bad messages).
         """
         if tools and "tool_use" in self._variants:
@@ -158,6 +163,7 @@ class ChatTemplate:
                 tools=tools,
                 documents=documents,
                 template_kwargs=template_kwargs,
+                continue_last=continue_last,
             )
         if self.error:
             raise ChatTemplateError(self.error)
@@ -170,6 +176,9 @@ class ChatTemplate:
                     f"chat_template_kwargs.{name}",
                 )
         normal = normalise_messages(messages)
+        if continue_last:
+            normal[-1] = _open_ended(normal[-1])
+            add_generation_prompt = False
         try:
             shielded = {
                 **_shielded(template_kwargs or {}, self._all_tokens),
@@ -178,12 +187,18 @@ class ChatTemplate:
                 "documents": _shielded(documents, self._all_tokens),
                 "add_generation_prompt": add_generation_prompt,
             }
-            return self._render_fitting(shielded)
+            rendered = self._render_fitting(shielded)
         except TemplateRefusal as refusal:
             raise ChatTemplateError(unshield(str(refusal))) from None
         except Exception as error:  # anything: the template is a stranger's code
             reason = unshield(_reason(error))
             raise ChatTemplateError(f"the model's chat template failed: {reason}") from error
+        if not continue_last:
+            return rendered
+        before, cut, _ = rendered.rpartition(CUT)
+        if not cut:
+            raise ChatTemplateError("this model's chat template cannot continue the last message")
+        return before
 
     def _render_fitting(self, variables: Mapping[str, Any]) -> str:
         """Render what the template can show as it is, the rest as text.
@@ -272,6 +287,24 @@ class ChatTemplate:
         return bool(_MARKUP.fullmatch(text)) and (
             text in self.source or text in THINKING_TAGS or text[1] in "|｜"
         )
+
+
+def _open_ended(message: Message) -> Message:
+    """An assistant's message with CUT where it is to go on: in its thinking, if it got no further.
+
+    Raises InvalidRequest.
+    """
+    if message["role"] != "assistant" or message.get("tool_calls"):
+        raise InvalidRequest(
+            "only a last message of the assistant's, without tool_calls, can be continued",
+            "continue_final_message",
+        )
+    if message["content"]:
+        return {**message, "content": message["content"] + CUT}
+    for key in ASSISTANT_TEXTS[1:]:
+        if message.get(key):
+            return {**message, "content": "", key: message[key] + CUT}
+    return {**message, "content": CUT}
 
 
 def _shielded(value: Any, tokens: SpecialTokens) -> Any:

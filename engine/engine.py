@@ -32,14 +32,19 @@ from engine.errors import (
 from engine.free_memory import free_memory, resident
 from engine.generation import Estimate, Event, Failed, Finished, Generation, PromptScored, Token
 from engine.gguf_file import GGUFFile
-from engine.info import LoadProgress, ModelInfo, SavedChat
+from engine.grammar import Grammar
+from engine.infill import InfillTokens
+from engine.info import LoadProgress, ModelInfo, RenderedChat, SavedChat
 from engine.memory import Budget, Sizes, plan_memory
 from engine.memory_report import ChatMemory, MemoryReport, mapped_resident_bytes
 from engine.model_config import ModelConfig
 from engine.pressure import Watch
+from engine.reply_grammar import reply_grammar
+from engine.reply_rules import ReplyRules
 from engine.request_options import DEFAULT_OPTIONS, RequestOptions
 from engine.residency import lock, resident_bytes
 from engine.sampling_params import SamplingParams
+from engine.special_tokens import unshield
 from engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # they bring Numba
@@ -78,6 +83,7 @@ class Engine:
             self.tokenizer = Tokenizer.from_gguf(self._gguf, config.tokenizer_pre)
             self.chat_template = ChatTemplate.from_gguf(self._gguf, self.tokenizer)
             self.chat_format = ChatFormat.of(self.chat_template, self.tokenizer)
+            self._infill = InfillTokens.from_gguf(self._gguf, self.tokenizer.vocabulary)
 
             report(LoadProgress("compiling kernels", 0, 1))
             # Here and not above: this brings Numba, half a second, and the next ones compile, which
@@ -153,6 +159,21 @@ class Engine:
         """Token ids of a raw completion prompt. Special tokens' texts in it stay text."""
         return self.tokenizer.encode_prompt(text)
 
+    def encode_infill(self, prefix: str, suffix: str) -> list[int]:
+        """Token ids that ask for the text between two others.
+
+        Raises InvalidRequest when the model does not know how.
+        """
+        tokens = self._infill
+        if tokens is None:
+            raise InvalidRequest(
+                "suffix: this model has no tokens for filling in the middle", param="suffix"
+            )
+        encode = self.tokenizer.encode
+        bos = self.tokenizer.encode_prompt("")
+        before, after = encode(prefix, add_special=False), encode(suffix, add_special=False)
+        return [*bos, tokens.prefix, *before, tokens.suffix, *after, tokens.middle]
+
     def encode_chat(
         self,
         messages: list[dict[str, Any]],
@@ -163,14 +184,59 @@ class Engine:
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Token ids of a chat, through the model's template. Raises ChatTemplateError."""
+        return self.render_chat(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+            documents=documents,
+            template_kwargs=template_kwargs,
+        ).ids
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        continue_last: bool = False,
+    ) -> RenderedChat:
+        """A chat through the model's template.
+
+        continue_last: it ends where the last message does, so that a reply goes on from there.
+        Raises ChatTemplateError, InvalidRequest.
+        """
         rendered = self.chat_template.render(
             messages,
             add_generation_prompt=add_generation_prompt,
             tools=tools,
             documents=documents,
             template_kwargs=template_kwargs,
+            continue_last=continue_last,
         )
-        return self.tokenizer.encode_template(rendered)
+        return RenderedChat(unshield(rendered), self.tokenizer.encode_template(rendered))
+
+    def constrain(self, rules: ReplyRules, chat_ids: Sequence[int] | None) -> Grammar | None:
+        """The grammar of the replies that obey `rules`; None = all do.
+
+        chat_ids: a chat's prompt; None for one that is no chat: then only the text counts.
+        May take a second at first. Raises InvalidRequest: it cannot be enforced.
+        """
+        if chat_ids is None:
+            if not rules.kind:
+                return None
+            return Grammar.compile(rules.kind, rules.source, self.tokenizer, rules.param)
+        tail = self.chat_format.prompt_tail(chat_ids)
+        return reply_grammar(rules, self.chat_format, self.tokenizer, tail)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some tokens, control tokens left out."""
+        return self.tokenizer.decode(ids)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token stands for, which may be a part of a character; a special token's name."""
+        return self.tokenizer.vocabulary.bytes_of(token_id)
 
     def fit_chat(self, messages: list[dict[str, Any]], n_reply: int, **template: Any) -> FittedChat:
         """A chat without so many of its oldest turns that n_reply tokens are left for the reply.

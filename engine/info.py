@@ -33,6 +33,14 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """A chat as the model reads it: the text the template made, and its token ids."""
+
+    text: str
+    ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class SavedChat:
     """A chat that a user saved by name.
 

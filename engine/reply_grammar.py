@@ -1,127 +1,132 @@
-"""Grammars for replies that must be tool calls, in the model's own format, or fit a schema.
+"""The grammar of a whole reply: thinking, then the text that a request constrains, or tool calls.
 
-Thinking that the prompt has opened is left free and comes first. Written in llguidance's Lark. Does
-not compile them, and does not judge the schemas.
+Written in Lark, of rules that call_grammar.py and grammar.py make. What is allowed here is what
+ChatFormat's parser reads, and in free text nothing that it would take for a call.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import re
+from collections.abc import Mapping
+from typing import Any
 
+from engine.call_grammar import call_rules, form_of, lark_literal, thinking_rules
+from engine.chat_format import ChatFormat
+from engine.errors import InvalidRequest
+from engine.grammar import Grammar, GrammarKind, lark_json
+from engine.json_schema import check_schema
+from engine.reply_parser import FENCES
+from engine.reply_rules import ReplyRules
 from engine.special_tokens import SpecialTokens
-from engine.thinking import ThinkingMarks
-from engine.tool_formats.base import JsonForm, Tool, ToolFormat
-from engine.tool_formats.json_calls import PLAIN
-
-# JSON is written as json.dumps writes: a weak model would get lost in whitespace. Each
-# character has one spelling, or "\u0061" would be another name for the property "a".
-JSON_STYLE: Final = {
-    "whitespace_flexible": False,
-    "item_separator": ", ",
-    "key_separator": ": ",
-    "json_allowed_escapes": '"\\bfnrt',
-    "lenient": False,
-    "coerce_one_of": False,
-}
-_COMPOSED: Final = {"$ref", "anyOf", "oneOf", "allOf"}
-_ANYTHING: Final = r"/(.|\n)*/"
-_NUMBER: Final = '" /[0-9]{1,2}/ "'  # in the middle of a literal
+from engine.tokenizer import Tokenizer
 
 
-def call_grammar(
-    tool_format: ToolFormat,
-    tools: Sequence[Tool],
-    parallel: bool,
-    control: Mapping[str, int],
-    thinking: ThinkingMarks | None = None,
-) -> str:
-    """A grammar of one call of any of the tools, or of several if `parallel`.
+def reply_grammar(
+    rules: ReplyRules, chat_format: ChatFormat, tokenizer: Tokenizer, prompt_tail: str
+) -> Grammar | None:
+    """None where everything is allowed.
 
-    control:  the vocabulary's control tokens.
-    thinking: the marks, when the prompt has opened the thinking: it comes first then.
+    prompt_tail: as ChatFormat.parser wants it.
+    Raises InvalidRequest: a schema or grammar is wrong, or cannot be enforced here.
     """
-    form = tool_format.form or PLAIN.form  # which the parsers of all formats read too
-    tokens = SpecialTokens(control)
-    calls = []
-    for i, tool in enumerate(tools):
-        function = tool.get("function", tool)
-        before = _literal(form.before(function["name"]), tokens).replace("{i}", _NUMBER)
-        end = _literal(form.end, tokens)
-        calls.append(f"call_{i}: {before} arguments_{i} {end}")
-        calls.append(f"arguments_{i}: %json {_schema(function.get('parameters'))}")
-    prologue = _prologue(form, tokens, thinking)
-    several = f"({_literal(form.separator or '', tokens)} call)*"
-    start = [
-        "first" if prologue else "",
-        _literal(form.opening, tokens),
-        "call",
-        several if parallel and form.separator is not None else "",
-        _literal(form.closing, tokens),
-    ]
-    return "\n".join([
-        f"start: {' '.join(filter(None, start))}",
-        *prologue,
-        "call: " + " | ".join(f"call_{i}" for i in range(len(tools))),
-        *calls,
-        "",
-    ])  # fmt: skip
-
-
-def schema_grammar(
-    tool_format: ToolFormat,
-    schema: Any,
-    control: Mapping[str, int],
-    thinking: ThinkingMarks | None = None,
-) -> str | None:
-    """A grammar of an answer by a JSON schema; None where nothing comes before it, so that the
-    schema alone will do.
-    """
-    tokens = SpecialTokens(control)
-    form = tool_format.form or PLAIN.form
-    prologue = _prologue(form, tokens, thinking)
-    if not prologue:
+    if rules.are_free:
         return None
-    schema = {"enum": []} if schema is False else {} if schema is True else schema
-    answer = json.dumps({**schema, "x-guidance": JSON_STYLE})
-    start = f"start: first {_literal(form.before_answer, tokens)} answer"
-    return "\n".join([start, *prologue, f"answer: %json {answer}", ""])
+    for tool in rules.tools:
+        _check_parameters(tool)
+    control = tokenizer.vocabulary.control
+    thinking = chat_format.parser(prompt_tail).open_thinking
+    first = thinking_rules(form_of(chat_format.tool_format), control, thinking)
+    if rules.kind and not rules.tools and not first:
+        return Grammar.compile(rules.kind, rules.source, tokenizer, rules.param)
+    body = _body(rules, chat_format, control)
+    start = f"start: {'first ' if first else ''}body"
+    lark = "\n".join([start, *first, *body, ""])
+    return Grammar.compile(GrammarKind.LARK, lark, tokenizer, rules.param or "tools")
 
 
-def _prologue(form: JsonForm, tokens: SpecialTokens, thinking: ThinkingMarks | None) -> list[str]:
-    """Rules for what comes before all else; `first` is the one to begin with."""
-    if form.prologue:
-        begin, end = (_literal(text, tokens) for text in form.prologue)
-        return [f"first: ({begin} text {end})?", f"text: {_ANYTHING}"]
-    if not thinking:
-        return []
-    close = _literal(thinking.close, tokens)
-    if "<[" in close:
-        return [f'first: text {close} "\\n\\n"?', f"text: {_ANYTHING}"]
-    return ['first: text "\\n\\n"?', f"text[suffix={close}]: {_ANYTHING}"]
+def _body(rules: ReplyRules, chat_format: ChatFormat, control: Mapping[str, int]) -> list[str]:
+    """The rule `body`, of what comes after the thinking, and its parts."""
+    tool_format = chat_format.tool_format
+    form = form_of(tool_format)
+    before_text = lark_literal(form.before_answer, SpecialTokens(control))
+    if not rules.tools:
+        return [f"body: {before_text} text", f"text: {_text(rules)}"]
+    if rules.must_call or rules.kind:
+        calls = call_rules(form, rules.tools, rules.parallel, control)
+        if rules.must_call:
+            return ["body: calls", *calls]
+        return [f"body: {before_text} text | calls", f"text: {_text(rules)}", *calls]
+    # Free text, and calls behind it. Where their first mark is text like any other, the text before
+    # has to end with it, and the calls begin without it.
+    free = f"FREE: {_no_call(rules, tool_format.openers)}"
+    begin = form.opening + form.before_name
+    opener = next((o for o in tool_format.openers if tool_format.form and begin.startswith(o)), "")
+    mark = lark_literal(opener, SpecialTokens(control))
+    calls = [
+        *call_rules(form, rules.tools, rules.parallel, control, opener),
+        *_plain_calls(rules),
+    ]
+    if not opener:
+        return ["body: FREE | calls | plain", free, *calls]
+    before = f"before: FREE {mark}" if "<[" in mark else f"before[suffix={mark}]: FREE"
+    return ["body: FREE | before calls | plain", free, before, *calls]
 
 
-def _literal(text: str, tokens: SpecialTokens) -> str:
-    """The text in Lark; control tokens by number, since names such as [ARGS] cannot be written."""
-    pieces = tokens.split(text)
-    return " ".join(
-        f"<[{piece}]>" if isinstance(piece, int) else json.dumps(piece, ensure_ascii=False)
-        for piece in pieces
-    )
+def _text(rules: ReplyRules) -> str:
+    """The right side of the rule of the text that is asked for."""
+    match rules.kind:
+        case GrammarKind.JSON_SCHEMA:
+            return lark_json(rules.source, rules.param)
+        case GrammarKind.JSON_OBJECT:
+            return lark_json({"type": "object"}, rules.param)
+        case GrammarKind.REGEX:
+            unescaped = re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\/", rules.source)
+            return f"/{unescaped}/".replace("\n", "\\n")
+        case _:
+            raise InvalidRequest(
+                f"{rules.param}: a grammar cannot be combined with tools, nor with a model that "
+                "thinks before it answers; use a JSON schema or a regular expression",
+                rules.param,
+            )
 
 
-def _schema(parameters: Any) -> str:
-    """The schema of a call's arguments, always of an object.
-
-    Without a word on other properties than those it names there are none: a weak model would never
-    stop inventing them.
+def _plain_calls(rules: ReplyRules) -> list[str]:
+    """The rule `plain`: JSON where a reply begins, fenced or not, which weak models take for a call
+    whatever their format is; and the parser with them.
     """
-    schema = dict(parameters) if isinstance(parameters, Mapping) else {}
-    if not schema:
-        schema = {"properties": {}}
-    if not _COMPOSED & schema.keys():
-        schema.setdefault("type", "object")
-        if "properties" in schema and "patternProperties" not in schema:
-            schema.setdefault("additionalProperties", False)
-    return json.dumps({**schema, "x-guidance": JSON_STYLE})
+    lines = ['plain: named | "```json\\n" named "\\n```"']
+    for i, tool in enumerate(rules.tools):
+        name = _escaped(_function(tool)["name"])
+        keys = rf'"name"\s{{0,4}}:\s{{0,4}}"{name}"\s{{0,4}},\s{{0,8}}"(arguments|parameters)"'
+        lines.append(
+            rf"named_{i}: /\{{\s{{0,8}}{keys}\s{{0,4}}:\s{{0,4}}/ arguments_{i} /\s{{0,8}}\}}/"
+        )
+    return [*lines, "named: " + " | ".join(f"named_{i}" for i in range(len(rules.tools)))]
+
+
+def _no_call(rules: ReplyRules, openers: tuple[str, ...]) -> str:
+    """A regular expression of all text that is no call, whichever way it were written."""
+    names = "|".join(_escaped(_function(tool)["name"]) for tool in rules.tools)
+    fences = "|".join(map(_escaped, FENCES))
+    calls = "|".join([*map(_escaped, openers), rf"({fences})\s*([{{\[]|({names})\s*\()"])
+    return rf"~/(?s:.*)({calls})(?s:.*)/ & /(\s*[^\s{{\[](?s:.*))?/"
+
+
+def _check_parameters(tool: Mapping[str, Any]) -> None:
+    function = _function(tool)
+    try:
+        check_schema(function.get("parameters") or {}, "tools")
+    except InvalidRequest as error:
+        problem = str(error).removeprefix("tools: ")
+        raise InvalidRequest(f"tools: {function['name']:.80}: {problem}", "tools") from None
+
+
+def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    function: Mapping[str, Any] = tool.get("function", tool)
+    return function
+
+
+def _escaped(text: str) -> str:
+    """Text as a regular expression of itself, inside slashes."""
+    special = r"\/.+*?()|[]{}^$#&-~"
+    return "".join(f"\\{c}" if c in special else c for c in text).replace("\n", "\\n")

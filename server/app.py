@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from server import completions, models, slots
+from server import docs, models, slots
 from server.config import AppConfig
 from server.errors import ApiError
 from server.loader import EngineLoader
 from server.metrics import Metrics
 from server.middleware import RequestMiddleware, RequestRecord, error_response
+from server.openai import chat, input_tokens, text
 from server.openapi import describe_bodies
 from server.services import Services
 
@@ -26,12 +27,14 @@ def create_app(config: AppConfig, loader: EngineLoader) -> FastAPI:
         loader.start()
         yield
 
-    # No /docs: its page loads scripts from elsewhere, and this server must work offline.
+    # FastAPI's own /docs loads scripts from elsewhere, and this server must work offline.
     app = FastAPI(title="Rushlight", docs_url=None, redoc_url=None, lifespan=lifespan)
     metrics = Metrics(loader)
     app.state.services = Services(config, loader, config.sampling.to_sampling_params(), metrics)
     app.include_router(models.router)
-    app.include_router(completions.router)
+    app.include_router(docs.router)
+    for family in (chat, input_tokens, text):
+        app.include_router(family.router)
     app.include_router(slots.router)
     # Only what FastAPI itself raises: all else passes up to the middleware, which answers it.
     app.add_exception_handler(HTTPException, _no_such_route)

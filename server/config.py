@@ -32,7 +32,7 @@ from pydantic_settings import (
 )
 
 from engine import ConfigError, EngineConfig, InvalidRequest, SamplingParams
-from server.requests import Int32
+from server.sampling_fields import Int32
 
 DEFAULT_FILE = Path("config.toml")
 ENV_PREFIX = "RUSHLIGHT_"
@@ -179,6 +179,21 @@ class SamplingSection(Section):
     repeat_last_n: Int32 = _sampling["repeat_last_n"]
     presence_penalty: float = _sampling["presence_penalty"]
     frequency_penalty: float = _sampling["frequency_penalty"]
+    dry_multiplier: float = _sampling["dry_multiplier"]
+    dry_base: float = _sampling["dry_base"]
+    dry_allowed_length: Int32 = _sampling["dry_allowed_length"]
+    dry_penalty_last_n: Int32 = _sampling["dry_penalty_last_n"]
+    dry_sequence_breakers: list[str] = list(_sampling["dry_sequence_breakers"])
+    dynatemp_range: float = _sampling["dynatemp_range"]
+    dynatemp_exponent: float = _sampling["dynatemp_exponent"]
+    top_n_sigma: float = _sampling["top_n_sigma"]
+    typical_p: float = _sampling["typical_p"]
+    min_keep: Int32 = _sampling["min_keep"]
+    xtc_probability: float = _sampling["xtc_probability"]
+    xtc_threshold: float = _sampling["xtc_threshold"]
+    mirostat: Int32 = _sampling["mirostat"]
+    mirostat_tau: float = _sampling["mirostat_tau"]
+    mirostat_eta: float = _sampling["mirostat_eta"]
 
     @field_validator("*")
     @classmethod
@@ -192,7 +207,13 @@ class SamplingSection(Section):
 
     def to_sampling_params(self) -> SamplingParams:
         """The defaults of every request. Raises: InvalidRequest."""
-        return SamplingParams(**{**self.model_dump(), "max_tokens": self.max_tokens or None})
+        return SamplingParams(
+            **{
+                **self.model_dump(),
+                "max_tokens": self.max_tokens or None,
+                "dry_sequence_breakers": tuple(self.dry_sequence_breakers),
+            }
+        )
 
 
 class LogSection(Section):

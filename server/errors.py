@@ -1,11 +1,14 @@
-"""What goes wrong, as HTTP: one table from exception to status, type and code, one envelope.
+"""What goes wrong, as HTTP: one table from exception to status, type and code.
 
-Knows OpenAI's error object. Does not log and does not know how a reply is sent.
+Knows OpenAI's error object; a family with another declares it by `middleware.errors_as`. Does not
+log and does not know how a reply is sent.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeAlias
 
 from engine import (
     ChatTemplateError,
@@ -19,6 +22,7 @@ from engine import (
     TimedOut,
 )
 from server.schema import Error, ErrorBody
+from server.wire_object import WireObject
 
 RETRY_LOADING_S = 1
 RETRY_OUT_OF_MEMORY_S = 30  # a guess: nobody knows when other programs give memory back
@@ -58,10 +62,14 @@ class ApiError(Exception):
         self.code = code
         self.headers = headers or {}
 
-    def to_json(self) -> str:
-        """OpenAI's error envelope."""
-        body = ErrorBody(message=self.message, type=self.type, param=self.param, code=self.code)
-        return Error(error=body).model_dump_json()
+
+ErrorShape: TypeAlias = Callable[[ApiError], WireObject]
+
+
+def openai_error(error: ApiError) -> Error:
+    """OpenAI's envelope, and the one of every route whose family has no other."""
+    body = ErrorBody(message=error.message, type=error.type, param=error.param, code=error.code)
+    return Error(error=body)
 
 
 class ModelLoading(ApiError):

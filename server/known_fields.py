@@ -15,74 +15,44 @@ from server.errors import ApiError
 # OpenAI's come first, then llama.cpp's, then vLLM's, mlx-lm's and Ollama's.
 INACTIVE: dict[str, tuple[Any, ...]] = {
     "audio": (),
-    "best_of": (1,),
-    "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "logprobs": (False,),
     "modalities": (["text"],),
     "moderation": (),
-    "n": (1,),
-    "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
-    "store": (False,),
-    "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "top_logprobs": (0,),
     "verbosity": ("medium",),
     "web_search_options": (),
     "adaptive_target": (-1, -1.0),
     "cache_prompt": (True,),
-    "continue_final_message": (False,),
-    "dry_multiplier": (0, 0.0),
-    "dynatemp_range": (0, 0.0),
-    "grammar": ("",),
     "grammar_lazy": (False,),
     "id_slot": (-1,),
-    "json_schema": (),
     "lora": ([],),
-    "min_keep": (0,),
-    "mirostat": (0,),
     "n_discard": (0,),
     "n_indent": (0,),
     "n_keep": (0,),
-    "n_probs": (0,),
     "post_sampling_probs": (False,),
     "reasoning_budget_tokens": (-1,),
     "reasoning_control": (False,),
-    "reasoning_format": ("none",),
+    "reasoning_format": ("auto", "deepseek"),
     "response_fields": ([],),
-    "return_progress": (False,),
     "return_tokens": (False,),
     "samplers": (),
     "sse_ping_interval": (),
     "t_max_predict_ms": (-1, 0),
     "thinking_budget_tokens": (-1,),
     "timings_per_token": (False,),
-    "top_n_sigma": (-1, -1.0),
-    "typical_p": (1, 1.0),
     "verbose": (False,),
-    "xtc_probability": (0, 0.0),
     "add_special_tokens": (),
     "allowed_token_ids": ([],),
     "bad_words": ([],),
     "cache_salt": (),
     "chat_template": (),
-    "documents": ([],),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1, 1.0),
-    "min_tokens": (0,),
-    "priority": (0,),
+    "parse_tool_calls": (True,),
+    "include_reasoning": (True,),
     "prompt_logprobs": (),
     "return_token_ids": (False,),
     "skip_special_tokens": (True,),
-    "stop_token_ids": ([],),
-    "structured_outputs": (),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     "adapters": (),
@@ -98,43 +68,36 @@ INACTIVE: dict[str, tuple[Any, ...]] = {
 WITHOUT_EFFECT = frozenset(
     {
         "metadata",
-        "parallel_tool_calls",
         "prediction",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
         "safety_identifier",
         "service_tier",
-        "user",
+        "store",
         "adaptive_decay",
-        "dry_allowed_length",
-        "dry_base",
-        "dry_penalty_last_n",
-        "dry_sequence_breakers",
-        "dynatemp_exponent",
-        "mirostat_eta",
-        "mirostat_tau",
         "n_cache_reuse",
-        "parse_tool_calls",
         "reasoning_budget_message",
-        "xtc_threshold",
         "request_id",
         "num_draft_tokens",
     }
 )
 
 _HINTS = {
-    "n": "this server gives one choice per prompt",
-    "reasoning_effort": "templates that know it take chat_template_kwargs",
-    "response_format": "replies are plain text",
-    "think": "templates that know it take chat_template_kwargs",
+    "function_call": "use tool_choice",
+    "functions": "use tools",
+    "think": "use reasoning_effort, or chat_template_kwargs",
 }
 
 
-def unknown_fields(extra: dict[str, Any]) -> list[str]:
+def unknown_fields(
+    extra: dict[str, Any],
+    inactive: dict[str, tuple[Any, ...]] = INACTIVE,
+    without_effect: frozenset[str] = WITHOUT_EFFECT,
+) -> list[str]:
     """Names in `extra` that no table knows. Raises: ApiError for one we cannot obey."""
     for name, value in extra.items():
-        if name in INACTIVE and not _is_inactive(value, INACTIVE[name]):
+        if name in inactive and not _is_inactive(value, inactive[name]):
             hint = f"; {_HINTS[name]}" if name in _HINTS else ""
             raise ApiError(
                 400,
@@ -142,7 +105,7 @@ def unknown_fields(extra: dict[str, Any]) -> list[str]:
                 param=name,
                 code="unsupported_parameter",
             )
-    return [name for name in extra if name not in INACTIVE and name not in WITHOUT_EFFECT]
+    return [name for name in extra if name not in inactive and name not in without_effect]
 
 
 def _is_inactive(value: Any, inactive: tuple[Any, ...]) -> bool:

@@ -11,17 +11,19 @@ import logging
 import secrets
 import time
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import quote
 
+from fastapi import Depends
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.body import LastResponse
-from server.errors import ApiError, api_error, is_unexpected
+from server.errors import ApiError, ErrorShape, api_error, is_unexpected, openai_error
 from server.metrics import Metrics
-from server.schema import Usage
+from server.reply_events import Totals
 
 log = logging.getLogger("rushlight.server")
 
@@ -36,7 +38,8 @@ class RequestRecord:
     id: str = field(default_factory=lambda: f"req_{secrets.token_hex(8)}")
     status: int = 0  # 0 = nothing was sent
     ignored: str = ""
-    usage: Usage | None = None
+    totals: Totals | None = None
+    error_object: ErrorShape = openai_error  # how this route's clients want to be told
     error: str = ""
     error_type: str = ""
     started_at: float = field(default_factory=time.monotonic)
@@ -101,11 +104,20 @@ class RequestMiddleware:
             self._metrics.request_ended(route, record.status, record.error_type, took_s)
 
 
+def errors_as(shape: ErrorShape) -> Any:
+    """A router's dependency: its routes tell errors in this shape, in streams too."""
+
+    async def note(request: Request) -> None:
+        RequestRecord.of(request).error_object = shape
+
+    return Depends(note)
+
+
 def error_response(error: ApiError, record: RequestRecord) -> Response:
     """`error` as a reply, and noted in the record."""
     record.fail(error)
     kind = LastResponse if "Connection" in error.headers else Response
-    return kind(error.to_json(), error.status, error.headers, "application/json")
+    return kind(record.error_object(error).wire(), error.status, error.headers, "application/json")
 
 
 def refuse_ambiguous_length(headers: Headers) -> None:
@@ -120,13 +132,13 @@ def refuse_ambiguous_length(headers: Headers) -> None:
 
 def _log_line(scope: Scope, record: RequestRecord, took_s: float) -> None:
     # Health checks (503 while the model loads, too) and lists are many and say nothing new.
-    says_nothing_new = record.status in (200, 503) and record.usage is None and not record.error
+    says_nothing_new = record.status in (200, 503) and record.totals is None and not record.error
     level = logging.DEBUG if says_nothing_new else logging.INFO
     words = [record.id, scope["method"], quote(scope["path"]), str(record.status or "-")]
-    if usage := record.usage:
-        words.append(f"prompt={usage.prompt_tokens}")
-        words.append(f"cached={usage.prompt_tokens_details.cached_tokens}")
-        words.append(f"tokens={usage.completion_tokens}")
+    if totals := record.totals:
+        words.append(f"prompt={totals.n_prompt}")
+        words.append(f"cached={totals.n_cached}")
+        words.append(f"tokens={totals.n_decoded}")
     words.append(f"{took_s:.2f}s")
     if record.ignored:
         words.append(f"ignored: {record.ignored}")

@@ -7,8 +7,9 @@ from fastapi.responses import PlainTextResponse
 
 from server.errors import ApiError, ModelLoading
 from server.metrics import CONTENT_TYPE
-from server.schema import Health, Model, ModelList, ModelMeta, WireObject
+from server.schema import Health, Model, ModelList, ModelMeta
 from server.services import Services
+from server.wire_object import WireObject
 
 router = APIRouter()
 

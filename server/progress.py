@@ -1,38 +1,73 @@
-"""What a waiting client is told, as words for an SSE comment: its place, then the prefill.
+"""What a waiting client is told: its place in the queue, how far its prompt is, how long it takes.
 
-Measures the prefill's speed from what it sees; knows nothing of SSE.
+Measures the prefill's speed from what it sees; before that the engine's estimates hold. Knows
+nothing of streams.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from engine import Phase, Progress
-from server.reply import Reply
 
 
-class ProgressWords:
-    """Watches one reply."""
+@dataclass(frozen=True, slots=True)
+class Status:
+    """index: of the first choice that is not complete; seconds_left: to its first token, None
+    where nothing is known yet; n_cached: prompt tokens that were there already.
+    """
 
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
-        self._first_look: dict[int, Progress] = {}  # at each choice's prefill
+    index: int
+    progress: Progress
+    n_cached: int
+    seconds_left: float | None
 
-    def now(self) -> str:
-        """Where the first unfinished choice is."""
-        index, progress = self._reply.progress()
-        match progress.phase:
+    def words(self) -> str:
+        """For people."""
+        now = self.progress
+        match now.phase:
             case Phase.QUEUED:
-                return f"queued, {progress.n_ahead} ahead"
+                return f"queued, {now.n_ahead} ahead{self._left()}"
             case Phase.PREFILL:
-                left = self._time_left(index, progress)
-                return f"prefill {progress.n_prefilled}/{progress.n_prompt}{left}"
+                return f"prefill {now.n_prefilled}/{now.n_prompt}{self._left()}"
             case _:
-                return f"decode, {progress.n_decoded} tokens"
+                return f"decode, {now.n_decoded} tokens"
 
-    def _time_left(self, index: int, now: Progress) -> str:
-        """From the speed since the first look: tokens that came from the cache took no time."""
-        first = self._first_look.setdefault(index, now)
-        n_done = now.n_prefilled - first.n_prefilled
-        took_s = now.elapsed_s - first.elapsed_s
-        if n_done <= 0 or took_s <= 0:
-            return ""
-        return f", about {(now.n_prompt - now.n_prefilled) * took_s / n_done:.0f} s left"
+    def _left(self) -> str:
+        return "" if self.seconds_left is None else f", about {self.seconds_left:.0f} s left"
+
+
+class Watch:
+    """Looks at one reply again and again."""
+
+    def __init__(self, look: Callable[[], tuple[int, Progress]]) -> None:
+        """look: index and progress of the first choice that is not complete."""
+        self._look = look
+        self._first: dict[int, Progress] = {}  # of each choice's prefill
+
+    def now(self) -> Status:
+        """Where the reply is."""
+        index, progress = self._look()
+        if progress.phase is Phase.QUEUED:
+            return Status(index, progress, 0, _sum(progress.queue_s, progress.prefill_s))
+        first = self._first.setdefault(index, progress)
+        return Status(index, progress, first.n_prefilled, _prefill_left(first, progress))
+
+
+def _sum(*parts: float | None) -> float | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def _prefill_left(first: Progress, now: Progress) -> float | None:
+    """From the speed since the first look: tokens that came from the cache took no time. Before
+    there is one, what the engine expects.
+    """
+    if now.phase is not Phase.PREFILL:
+        return None
+    n_done = now.n_prefilled - first.n_prefilled
+    took_s = now.elapsed_s - first.elapsed_s
+    if n_done <= 0 or took_s <= 0:
+        return now.prefill_s
+    return (now.n_prompt - now.n_prefilled) * took_s / n_done

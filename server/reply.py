@@ -1,20 +1,24 @@
-"""Reply: one request's generations and their events, carried from the engine's thread to the loop.
+"""Reply: one request's generations, carried from the engine's thread to the loop and taken apart.
 
-One generation per prompt, all submitted at once, so that whatever is wrong with any of them shows
-before the first byte. Knows nothing of HTTP but that a client may leave.
+All generations are submitted at once, so that whatever is wrong with any of them shows before the
+first byte. Knows nothing of HTTP but that a client may leave.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Sequence
+import dataclasses
+import math
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from engine import (
+    ContentDelta,
+    Delta,
     EngineClosed,
     Event,
     Failed,
@@ -24,10 +28,13 @@ from engine import (
     Phase,
     Progress,
     PromptScored,
-    SamplingParams,
+    ReasoningDelta,
     Token,
+    ToolCallStart,
 )
 from server.metrics import Metrics
+from server.prepare import Prepared, PreparedPrompt
+from server.reply_events import Choice, Ended, EndReason, Piece
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -36,44 +43,50 @@ T = TypeVar("T")
 
 
 class Reply:
-    """Events of one request, tagged with the index of the prompt that they belong to."""
+    """Events of one request. All choices of the first prompt come first, then the second's."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        prompts: Sequence[Sequence[int]],
-        params: SamplingParams,
-        metrics: Metrics,
-    ) -> None:
-        """Submit every prompt, given as token ids. Raises: what `Engine.submit` raises."""
-        self.n_choices = len(prompts)
+    def __init__(self, engine: Engine, prepared: Prepared, metrics: Metrics) -> None:
+        """Submit everything. Raises: what `Engine.submit` raises."""
         self._metrics = metrics
+        self._prepared = prepared
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()  # bounded by max_tokens
         self._generations: list[Generation] = []
+        self._takers: list[_Taker] = []
         try:
-            for index, ids in enumerate(prompts):
-                self._generations.append(self._submit(engine, ids, params, index))
+            for prompt in prepared.prompts:
+                for number in range(prepared.n_made):
+                    self._submit(engine, prompt, number)
         except Exception:
             self.cancel()
             raise
 
-    def _submit(
-        self, engine: Engine, ids: Sequence[int], params: SamplingParams, index: int
-    ) -> Generation:
+    def _submit(self, engine: Engine, prompt: PreparedPrompt, number: int) -> None:
+        index = len(self._generations)
+
         def on_event(event: Event) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
                 self._loop.call_soon_threadsafe(self._receive, index, event)
 
-        generation = engine.submit(ids, params, on_event)
+        params = self._prepared.params
+        if params.seed is not None:  # each choice its own, and the same ones next time
+            params = dataclasses.replace(params, seed=(params.seed + number) & (2**63 - 1))
+        generation = engine.submit(prompt.ids, params, on_event, prompt.options)
+        self._generations.append(generation)
+        one_call = not self._prepared.parallel_calls
+        self._takers.append(_Taker(index, prompt, is_repeat=number > 0, one_call=one_call))
         self._metrics.generation_started(generation)
-        return generation
 
     def _receive(self, index: int, event: Event) -> None:
         """Every event passes here, whether or not anyone still reads."""
         if isinstance(event, Finished | Failed):
             self._metrics.generation_ended(self._generations[index], event)
         self._events.put_nowait((index, event))
+
+    @property
+    def n_choices(self) -> int:
+        """How many are made."""
+        return len(self._generations)
 
     def cancel(self) -> None:
         """Stop all that still runs. Idempotent, and never waits."""
@@ -88,8 +101,9 @@ class Reply:
                 return index, progress
         return len(all_progress) - 1, all_progress[-1]
 
-    async def events(self, every_s: float) -> AsyncIterator[tuple[int, Token | Finished] | None]:
-        """All events, until each generation has finished; None after each `every_s` without one.
+    async def events(self, every_s: float) -> AsyncIterator[Piece | Ended | None]:
+        """All events, until each choice is complete. None when there is nothing to tell: after
+        `every_s` of silence, or when a token's text is held back.
 
         Raises: EngineError if a generation fails, or is cancelled by anyone but us.
         """
@@ -101,28 +115,122 @@ class Reply:
             except TimeoutError:
                 yield None
                 continue
-            if isinstance(event, PromptScored):  # nobody asks for them yet
-                continue
             if isinstance(event, Failed):
                 raise event.error
             if isinstance(event, Finished):
-                if event.finish_reason is FinishReason.CANCELLED:
+                cancelled = event.finish_reason is FinishReason.CANCELLED
+                if cancelled and not self._takers[index].is_over:
                     raise EngineClosed("the server is shutting down")
                 n_open -= 1
-            yield index, event
+            taken = list(self._takers[index].take(event))
+            for some in taken:
+                yield some
+            if self._takers[index].is_over:
+                self._generations[index].cancel()
+            if not taken:
+                yield None
 
-    async def collect(self) -> list[tuple[str, Finished]]:
-        """The whole text and the end of each choice, in order. Raises: EngineError."""
-        pieces: list[list[str]] = [[] for _ in range(self.n_choices)]
-        ends: dict[int, Finished] = {}
-        async for item in self.events(every_s=60):
-            if item is None:
-                continue
-            index, event = item
-            pieces[index].append(event.text)
-            if isinstance(event, Finished):
-                ends[index] = event
-        return [("".join(pieces[index]), ends[index]) for index in range(self.n_choices)]
+    async def collect(self) -> tuple[list[Choice], list[Ended]]:
+        """The choices to show, in order, and the ends of all that were made. Raises: EngineError"""
+        made = [Choice() for _ in self._generations]
+        async for event in self.events(every_s=60):
+            match event:
+                case Piece():
+                    made[event.index].add(event)
+                case Ended():
+                    made[event.index].end = event
+        return list(self._best(made)), [choice.ended for choice in made]
+
+    def _best(self, made: list[Choice]) -> Iterator[Choice]:
+        """Of each prompt's choices the likeliest, in the order of their likelihood."""
+        n, n_made = self._prepared.n, self._prepared.n_made
+        if n == n_made:
+            yield from made
+            return
+        for first in range(0, len(made), n_made):
+            yield from sorted(made[first : first + n_made], key=_mean_logprob, reverse=True)[:n]
+
+
+def _scored_tokens(ids: Sequence[int], event: PromptScored) -> Iterator[Token]:
+    scored = ids[event.first : event.first + len(event.logprobs)]
+    for token_id, logprob, top in zip(scored, event.logprobs, event.tops, strict=True):
+        yield Token(token_id, "", logprob, top)
+
+
+def _mean_logprob(choice: Choice) -> float:
+    """Per token, so that a short choice is not the better for being short."""
+    logprobs = [token.logprob for token in choice.tokens if token.logprob is not None]
+    return sum(logprobs) / len(logprobs) if logprobs else -math.inf
+
+
+class _Taker:
+    """Makes the events of one choice."""
+
+    def __init__(
+        self, index: int, prompt: PreparedPrompt, *, is_repeat: bool, one_call: bool
+    ) -> None:
+        """one_call: a second tool call, and all that follows, is left out."""
+        self._index = index
+        self._prompt = prompt
+        self._echo = prompt.echo
+        self._scored: list[Token] = []  # of the prompt
+        self._parser = prompt.parser()
+        self._is_repeat = is_repeat
+        self._tokens: list[Token] = []  # which have made nothing yet
+        self._n_reasoning = 0
+        self._one_call = one_call
+        self._has_calls = False
+        self.is_over = False  # nothing more is wanted of the engine
+
+    def take(self, event: PromptScored | Token | Finished) -> Iterator[Piece | Ended]:
+        """The events that an engine's event makes."""
+        if isinstance(event, PromptScored):
+            self._scored += _scored_tokens(self._prompt.ids, event)
+            return
+        if self._echo:
+            yield Piece(self._index, (ContentDelta(self._echo.text),), self._echo_tokens())
+            self._echo = None
+        if isinstance(event, Token):
+            self._tokens.append(event)
+            yield from self._piece(event.text)
+            return
+        stopped = event.finish_reason is FinishReason.STOP
+        yield from self._piece(event.text, is_last=True, stopped=stopped)
+        yield Ended(self._index, self._reason(event), event, self._n_reasoning, self._is_repeat)
+
+    def _echo_tokens(self) -> tuple[Token, ...]:
+        """Those of the prompt with their scores, where it was scored; nothing scores its first."""
+        assert self._echo, "asked for where there is one"
+        if not self._scored:
+            return ()
+        tokens = [Token(self._prompt.ids[0], ""), *self._scored]
+        return tuple(tokens[self._echo.n_hidden :])
+
+    def _piece(self, text: str, is_last: bool = False, stopped: bool = False) -> Iterator[Piece]:
+        """stopped: tokens that made no text are those of the stop string, and not told."""
+        deltas = self._parser.push(text) if text else []
+        if is_last:
+            deltas += self._parser.finish()
+        deltas = list(self._wanted(deltas))
+        if not deltas and not (is_last and self._tokens and not stopped):
+            return
+        tokens, self._tokens = tuple(self._tokens), []
+        if any(isinstance(delta, ReasoningDelta) for delta in deltas):
+            self._n_reasoning += len(tokens)
+        yield Piece(self._index, tuple(deltas), tokens)
+
+    def _wanted(self, deltas: list[Delta]) -> Iterator[Delta]:
+        for delta in deltas:
+            if isinstance(delta, ToolCallStart):
+                self.is_over |= self._has_calls and self._one_call
+                self._has_calls = True
+            if not self.is_over:
+                yield delta
+
+    def _reason(self, end: Finished) -> EndReason:
+        if end.finish_reason is not FinishReason.STOP and not self.is_over:
+            return "length"
+        return "tool_calls" if self._has_calls else "stop"
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

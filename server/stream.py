@@ -1,62 +1,50 @@
-"""A reply as server-sent events: chunks, comments while the client waits, one end.
+"""A reply as a stream: objects as they come, word of how far it is while the client waits, one end.
 
-Knows the bytes of SSE and when something must be sent; what the objects hold is objects.py's.
+Knows when something must be sent. What objects hold is the encoder's, how they become bytes the
+framing's.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from engine import Finished, Token
+from server.encoder import Encoder
 from server.errors import api_error, is_unexpected
 from server.middleware import RequestRecord
-from server.objects import Objects
-from server.progress import ProgressWords
+from server.progress import Watch
 from server.reply import Reply, while_connected
-from server.schema import Usage, WireObject
+from server.reply_events import Ended, Piece, Totals
+from server.wire_object import WireObject
 
 log = logging.getLogger("rushlight.server")
 
-DONE = b"data: [DONE]\n\n"
 
-
-def sse_data(json: str) -> bytes:
-    """One event. JSON of ours has no line breaks, so one `data:` line holds it."""
-    return f"data: {json}\n\n".encode()
-
-
-def sse_comment(text: str) -> bytes:
-    """A line that every SSE client skips: it tells people, and keeps the connection open."""
-    return f": {text}\n\n".encode()
-
-
-class EventStream(StreamingResponse):
+class ReplyStream(StreamingResponse):
     """Sends one Reply as it comes, and cancels it when the client leaves."""
 
     def __init__(
         self,
         reply: Reply,
-        objects: Objects,
+        encoder: Encoder,
         record: RequestRecord,
         *,
-        include_usage: bool,
         progress_every_s: float,
         headers: dict[str, str],
     ) -> None:
         self._reply = reply
-        self._objects = objects
+        self._encoder = encoder
+        self._framing = encoder.framing
         self._record = record
-        self._include_usage = include_usage
         self._every_s = progress_every_s
         self._bytes = self._all_bytes()
         fixed = {
-            "Content-Type": "text/event-stream",
+            "Content-Type": self._framing.media_type,
             "Cache-Control": "no-cache",
             "X-Accel-Buffering": "no",  # nginx would hold small pieces back
         }
@@ -70,7 +58,7 @@ class EventStream(StreamingResponse):
             self._reply.cancel()
 
     async def _all_bytes(self) -> AsyncGenerator[bytes, None]:
-        """The whole stream. An error is one last event, after which there is no [DONE]."""
+        """The whole stream. An error is one last object, after which there is no other end."""
         try:
             async for some in self._reply_bytes():
                 yield some
@@ -79,42 +67,47 @@ class EventStream(StreamingResponse):
             self._record.fail(told)
             if is_unexpected(error):
                 log.error("%s failed in mid-stream", self._record.id, exc_info=error)
-            yield sse_data(told.to_json())
+            yield self._framing.object(self._record.error_object(told))
         else:
-            yield DONE
+            if self._framing.end:
+                yield self._framing.end
 
     async def _reply_bytes(self) -> AsyncGenerator[bytes, None]:
-        """Every event but the last; something at least each `every_s`, whatever the engine does."""
-        words = ProgressWords(self._reply)
-        opened: set[int] = set()
-        ends: list[Finished] = []
-        yield sse_comment(words.now())
+        """All but the end; something at least each `every_s`, whatever the engine does."""
+        watch = Watch(self._reply.progress)
+        ends: list[Ended] = []
+        for some in (*self._encoded(self._encoder.opening()), *self._waiting(watch)):
+            yield some
         sent_at = time.monotonic()
-        async for item in self._reply.events(self._every_s):
-            if item is not None:
-                for chunk in self._chunks(*item, opened, ends):
-                    yield sse_data(chunk.wire())
-                    sent_at = time.monotonic()
+        async for event in self._reply.events(self._every_s):
+            if isinstance(event, Ended):
+                ends.append(event)
+            for some in self._encoded(self._objects(event, ends)):
+                yield some
+                sent_at = time.monotonic()
             # Not only when no event came: text may be held back for a possible stop string.
             if time.monotonic() - sent_at >= self._every_s:
-                yield sse_comment(words.now())
+                for some in self._waiting(watch):
+                    yield some
                 sent_at = time.monotonic()
-        if self._include_usage:
-            yield sse_data(self._objects.usage(ends).wire())
-        self._record.usage = Usage.of(ends)
+        for some in self._encoded(self._encoder.closing(ends)):
+            yield some
+        self._record.totals = Totals.of(ends)
 
-    def _chunks(
-        self, index: int, event: Token | Finished, opened: set[int], ends: list[Finished]
-    ) -> Iterator[WireObject]:
-        """The chunks that one event makes; none for a token whose text is held back."""
-        is_end = isinstance(event, Finished)
-        if index not in opened and (event.text or is_end):
-            opened.add(index)
-            if opening := self._objects.opening(index):
-                yield opening
-        if event.text:
-            yield self._objects.piece(index, event.text)
-        if isinstance(event, Finished):
-            ends.append(event)
-            is_last = len(ends) == self._reply.n_choices and not self._include_usage
-            yield self._objects.closing(index, event, ends if is_last else None)
+    def _objects(self, event: Piece | Ended | None, ends: list[Ended]) -> Iterable[WireObject]:
+        match event:
+            case Piece():
+                return self._encoder.piece(event)
+            case Ended():
+                is_last = len(ends) == self._reply.n_choices
+                return self._encoder.ended(event, ends if is_last else None)
+            case None:
+                return ()
+
+    def _waiting(self, watch: Watch) -> list[bytes]:
+        status = watch.now()
+        comment = self._framing.comment(status.words())
+        return [*([comment] if comment else []), *self._encoded(self._encoder.waiting(status))]
+
+    def _encoded(self, objects: Iterable[WireObject]) -> Iterable[bytes]:
+        return map(self._framing.object, objects)

@@ -32,11 +32,18 @@ from engine import (
     Phase,
     Progress,
     QueueFull,
+    RenderedChat,
+    ReplyRules,
+    RequestOptions,
     SamplingParams,
     Timings,
     Token,
 )
 from engine.chat_messages import normalise_messages
+from engine.reply_parser import ReplyParser
+from engine.request_options import DEFAULT_OPTIONS
+from engine.thinking import ThinkingMarks
+from engine.tool_formats import find_tool_format
 
 BOS = 256
 EOS = 257
@@ -50,6 +57,7 @@ class Script:
     pieces: tuple[str, ...] = ("Par", "is", ".")  # the text of each token, "" = held back
     tail: str = ""  # text that was held back to the end
     endless: bool = False  # repeat the pieces until the limit
+    logprob: float = -1.0  # of each token, where a request asks for it
     prefill_s: float = 0.0
     delay_s: float = 0.0  # before each token
     fail_after: int | None = None  # tokens, then Failed(error)
@@ -68,6 +76,40 @@ class _Job:
 
     def enter(self, phase: Phase) -> None:
         self.phase, self.since = phase, time.monotonic()
+
+
+def _token(text: str, script: Script, n_probs: int | None) -> Token:
+    """Its id is the first byte of its text; the likeliest tokens are it and those after it."""
+    token_id = text.encode()[0] if text else ord("x")
+    if n_probs is None:
+        return Token(token_id, text)
+    top = tuple((token_id + i, script.logprob - i) for i in range(n_probs))
+    return Token(token_id, text, script.logprob, top)
+
+
+class FakeFormat:
+    """Of a model that thinks between tags and calls tools as Hermes does."""
+
+    visible_ids: frozenset[int] = frozenset()
+
+    def thinking_kwargs(self, on: bool) -> dict[str, Any]:
+        return {"enable_thinking": on}
+
+    def prompt_tail(self, prompt_ids: Sequence[int]) -> str:
+        return _text(prompt_ids)
+
+    def parser(self, prompt_tail: str = "", tools: Any = False) -> ReplyParser:
+        written = prompt_tail.rpartition("<assistant>")[2]
+        return ReplyParser(
+            [ThinkingMarks("<think>", "</think>")],
+            find_tool_format("<tool_call>") if tools else None,
+            None if isinstance(tools, bool) else tools,
+            written=written,
+        )
+
+
+def _text(ids: Sequence[int]) -> str:
+    return bytes(token for token in ids if token < 256).decode(errors="replace")
 
 
 class FakeEngine:
@@ -95,8 +137,10 @@ class FakeEngine:
             n_embd=64,
             n_layer=2,
         )
+        self.chat_format = FakeFormat()
+        self.rules = ReplyRules()  # of the last constrain
         self.submitted: list[Generation] = []
-        self.chats: list[dict[str, Any]] = []  # the arguments of each encode_chat
+        self.chats: list[dict[str, Any]] = []  # the arguments of each render_chat
         self.ends: dict[int, tuple[Event, float]] = {}  # id -> last event, and when
         self._waiting: list[_Job] = []
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -120,7 +164,10 @@ class FakeEngine:
     def encode_prompt(self, text: str) -> list[int]:
         return [BOS, *text.encode()]
 
-    def encode_chat(
+    def encode_infill(self, prefix: str, suffix: str) -> list[int]:
+        return self.encode_prompt(f"<PRE>{prefix}<SUF>{suffix}<MID>")
+
+    def render_chat(
         self,
         messages: list[dict[str, Any]],
         *,
@@ -128,13 +175,19 @@ class FakeEngine:
         tools: Any = None,
         documents: Any = None,
         template_kwargs: dict[str, Any] | None = None,
-    ) -> list[int]:
+        continue_last: bool = False,
+    ) -> RenderedChat:
         messages = normalise_messages(messages)
+        if continue_last and messages[-1]["role"] != "assistant":
+            raise InvalidRequest("cannot be continued", "continue_final_message")
         self.chats.append(
             {
                 "messages": messages,
                 "add_generation_prompt": add_generation_prompt,
+                "tools": tools,
+                "documents": documents,
                 "template_kwargs": template_kwargs,
+                "continue_last": continue_last,
             }
         )
         if any(message["content"] == "REFUSE" for message in messages):
@@ -142,10 +195,26 @@ class FakeEngine:
         text = "".join(
             f"<{m['role']}>{m['content'] or ''}{m.get('tool_calls', '')}" for m in messages
         )
-        return self.encode_prompt(text + "<assistant>" * add_generation_prompt)
+        opens = add_generation_prompt and not continue_last
+        text += "<assistant>" * opens
+        return RenderedChat(text, self.encode_prompt(text))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return _text(ids)
+
+    def constrain(self, rules: ReplyRules, chat_ids: Sequence[int] | None) -> None:
+        """Nothing: replies are scripted. What was asked is in `rules`."""
+        self.rules = rules
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return {BOS: b"<s>", EOS: b"</s>"}.get(token_id) or bytes([token_id])
 
     def submit(
-        self, prompt_ids: Sequence[int], params: SamplingParams, on_event: Callable[[Event], None]
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        on_event: Callable[[Event], None],
+        options: RequestOptions = DEFAULT_OPTIONS,
     ) -> Generation:
         if self._fatal:
             raise self._fatal
@@ -160,6 +229,7 @@ class FakeEngine:
             list(prompt_ids),
             params,
             on_event,
+            options,
             _on_cancel=wake.set,
             _progress=lambda: self._progress(job),
         )
@@ -222,9 +292,7 @@ class FakeEngine:
 
     def _answer(self, job: _Job) -> Event:
         generation = job.generation
-        prompt = bytes(token for token in generation.prompt_ids if token < 256).decode(
-            errors="replace"
-        )
+        prompt = _text(generation.prompt_ids)
         script = self.script(prompt) if callable(self.script) else self.script
         start = time.monotonic()
         job.n_cached = job.n_prefilled = self._common_prefix(generation.prompt_ids)
@@ -248,7 +316,7 @@ class FakeEngine:
             if text is None:  # the end-of-generation token
                 reason, tail = FinishReason.STOP, script.tail
                 break
-            generation.on_event(Token(ord("x"), text))
+            generation.on_event(_token(text, script, generation.params.n_probs))
         return self._finished(job, reason, tail, start)
 
     def _visible(self, script: Script, params: SamplingParams) -> Iterator[str | None]:

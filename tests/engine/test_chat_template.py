@@ -566,3 +566,39 @@ def test_the_default_may_be_a_named_template(tmp_path: Path) -> None:
     gguf = GGUFFile(path)
     template = ChatTemplate.from_gguf(gguf, Tokenizer.from_gguf(gguf))
     assert unshield(template.render(HI)) == "Hi!"
+
+
+# --- replies that are begun -------------------------------------------------------------------
+
+BEGUN = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well, \n"}]
+
+
+def test_a_last_message_is_left_open() -> None:
+    assert ChatTemplate(CHATML).render(BEGUN, continue_last=True) == (
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nWell, \n"
+    )
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+def test_real_templates_leave_a_last_message_open(path: Path) -> None:
+    """Whatever a template does with an assistant's message, its text comes last, as it is."""
+    template = ChatTemplate(path.read_text("utf-8"), {"bos_token": "<s>", "eos_token": "</s>"})
+    try:
+        rendered = template.render(BEGUN, continue_last=True)
+    except ChatTemplateError as error:
+        assert "continue" in str(error) or "alternate" in str(error)
+    else:
+        assert rendered.endswith("Well, \n") and rendered.count("Well") == 1
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]},
+    ],
+)
+def test_other_messages_cannot_be_continued(last: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        ChatTemplate(CHATML).render([{"role": "user", "content": "Hi"}, last], continue_last=True)
+    assert refused.value.param == "continue_final_message"

@@ -1,145 +1,197 @@
-"""Forced calls: what a format writes is what its grammar allows, and nothing else."""
+"""Whole replies under a grammar: forced calls, strict tools while the model is free, text or calls,
+and thinking before either. What is allowed must be what the reply parser reads.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.reply_grammar import call_grammar, schema_grammar
-from engine.special_tokens import SpecialTokens
-from engine.thinking import MARKS, THINK, ThinkingMarks
+from engine.call_grammar import form_of
+from engine.deltas import ContentDelta, ToolCallDelta, ToolCallStart
+from engine.errors import EngineError, InvalidRequest
+from engine.gguf_file import GGUFFile
+from engine.grammar import Grammar
+from engine.reply_grammar import reply_grammar
+from engine.reply_parser import ReplyParser
+from engine.reply_rules import ReplyRules
+from engine.thinking import THINK, ThinkingMarks
+from engine.tokenizer import Tokenizer
 from engine.tool_formats import TABLE
 from engine.tool_formats.base import Call, ToolFormat
 from engine.tool_formats.json_calls import PLAIN
 
-llguidance = pytest.importorskip("llguidance")
+VOCABULARY = Path(__file__).resolve().parents[3] / "shared/vocab/ggml-vocab-qwen2.gguf"
+pytestmark = pytest.mark.skipif(not VOCABULARY.exists(), reason="needs the shared vocabularies")
 
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "f",
-            "parameters": {
-                "type": "object",
-                "properties": {"s": {"$ref": "#/$defs/S"}, "n": {"type": "integer"}},
-                "required": ["s"],
-                "additionalProperties": False,
-                "$defs": {"S": {"type": "string"}},
-            },
-        },
-    },
-    {"type": "function", "function": {"name": "get_time"}},
-]
-FIRST, SECOND = Call("f", {"s": 'a "b"\n', "n": 3}), Call("get_time", {})
-END = 256
+PARAMETERS = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+HERMES = next(f for f in TABLE if f.openers == ("<tool_call>",) and f.form)
+PLAIN_CALLS = (
+    '{{"name": "f", "arguments": {}}}',
+    '```json\n{{\n  "name": "f",\n  "arguments": {}\n}}\n```',
+)
+FORMATS = [*TABLE[1:], PLAIN]  # the first one's replies have channels, and a parser of their own
 
 
-class Bytes:
-    """A vocabulary of bytes, an end token and the format's control tokens, for llguidance."""
-
-    eos_token_id = END
-    bos_token_id = None
-    is_tokenizer_wrapper = True
-
-    def __init__(self, control: dict[str, int]) -> None:
-        self.tokens = [bytes([i]) for i in range(256)] + [b"<end>"] + [t.encode() for t in control]
-        self.special_token_ids = list(range(END, len(self.tokens)))
-
-    def __call__(self, text: str) -> list[int]:
-        return list(text.encode())
+def tools(strict: bool = False) -> list[dict[str, Any]]:
+    return [
+        {"type": "function", "function": {"name": name, "parameters": PARAMETERS, "strict": strict}}
+        for name in ("f", "g")
+    ]
 
 
-class Matcher:
-    """Steps through a grammar of calls by text."""
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_gguf(GGUFFile(VOCABULARY), "")
+
+
+class Format:
+    """A ChatFormat, as far as grammars ask it."""
+
+    def __init__(self, tool_format: ToolFormat, thinking: ThinkingMarks | None = None) -> None:
+        self.tool_format, self.open_thinking = tool_format, thinking
+
+    def parser(self, prompt_tail: str) -> Format:
+        return self
+
+
+class Checker:
+    """Says which replies are allowed."""
 
     def __init__(
-        self, tool_format: ToolFormat, parallel: bool, thinking: ThinkingMarks | None = None
+        self,
+        tokenizer: Tokenizer,
+        rules: ReplyRules,
+        tool_format: ToolFormat = HERMES,
+        thinking: ThinkingMarks | None = None,
     ) -> None:
-        marks = [*tool_format.marks, *(m for marks in MARKS for m in marks.all)]
-        marks += ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>"]
-        texts = dict.fromkeys(mark for mark in marks if mark[:2] in ("<|", "<｜", "[T", "[A"))
-        self.control = {text: END + 1 + i for i, text in enumerate(texts)}
-        self._compile(call_grammar(tool_format, TOOLS, parallel, self.control, thinking))
+        self._tokenizer = tokenizer
+        chat_format: Any = Format(tool_format, thinking)
+        grammar = reply_grammar(rules, chat_format, tokenizer, "")
+        assert isinstance(grammar, Grammar)
+        self._grammar = grammar
 
-    def _compile(self, grammar: str) -> None:
-        wrapper: Any = Bytes(self.control)
-        tokenizer = llguidance.LLTokenizer(wrapper, eos_token=[END])
-        source = llguidance.LLMatcher.grammar_from_lark(grammar)
-        self._matcher = llguidance.LLMatcher(tokenizer, source, log_level=0)
-        assert not self._matcher.is_error(), self._matcher.get_error()
+    def begins(self, text: str) -> bool:
+        """Whether a reply may begin so."""
+        return self._read(text) is not None
 
     def takes(self, text: str) -> bool:
-        """Whether the whole text is allowed, and no less of it."""
-        matcher = self._matcher.deep_copy()
-        for piece in SpecialTokens(self.control).split(text):
-            ids = [piece] if isinstance(piece, int) else list(piece.encode())
-            if matcher.validate_tokens(ids) < len(ids):
-                return False
-            matcher.consume_tokens(ids)
-        return bool(matcher.is_accepting())
+        """Whether this is a whole reply."""
+        return bool(self._read(text))
+
+    def _read(self, text: str) -> bool | None:
+        state = self._grammar.start()
+        for token_id in self._tokenizer.encode(text, add_special=False, parse_special=True):
+            try:
+                state.accept(token_id)
+            except EngineError:
+                return None
+        return state.is_complete
 
 
-@pytest.mark.parametrize("tool_format", [*TABLE, PLAIN], ids=lambda f: str(f.openers[:1]))
-def test_what_a_format_writes_is_allowed(tool_format: ToolFormat) -> None:
-    form = tool_format.form or PLAIN.form
-    one, several = Matcher(tool_format, False), Matcher(tool_format, True)
-    assert one.takes(form.write([FIRST]))
-    assert one.takes(form.write([SECOND]))
-    assert several.takes(form.write([SECOND]))
-    assert not one.takes(form.write([Call("g", {})]))
-    assert not one.takes(form.write([Call("f", {"n": 3})]))
-    assert not one.takes(form.write([Call("get_time", {"zone": "UTC"})]))
-    assert not one.takes("I would rather not.")
-    if form.separator is not None:
-        assert several.takes(form.write([FIRST, SECOND, SECOND]))
-        assert not one.takes(form.write([FIRST, SECOND]))
-
-
-@pytest.mark.parametrize("marks", MARKS, ids=lambda marks: marks.open)
-def test_open_thinking_comes_first(marks: ThinkingMarks) -> None:
-    hermes = next(f for f in TABLE if f.openers == ("<tool_call>",) and f.form)
-    matcher = Matcher(hermes, False, marks)
-    call = hermes.write([FIRST])
-    assert matcher.takes(f"5 < 6, so:\n{marks.close}\n\n{call}")
-    assert matcher.takes(f"{marks.close}{call}")
-    assert not matcher.takes(call)
-    assert not Matcher(hermes, False).takes(f"{THINK.close}{call}")
-
-
-def test_gpt_oss_may_think_first() -> None:
-    channels = TABLE[0]
-    call = channels.write([FIRST])
-    matcher = Matcher(channels, True)
-    assert matcher.takes(call)
-    assert matcher.takes(f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{call}")
-
-
-class SchemaMatcher(Matcher):
-    """Steps through a grammar of an answer."""
-
-    def __init__(self, tool_format: ToolFormat, thinking: ThinkingMarks | None) -> None:
-        super().__init__(tool_format, False)
-        grammar = schema_grammar(tool_format, {"enum": ["yes"]}, self.control, thinking)
-        assert grammar is not None
-        self._compile(grammar)
-
-
-def test_an_answer_by_a_schema_comes_after_the_thinking() -> None:
-    assert schema_grammar(PLAIN, {}, {}) is None
-    assert SchemaMatcher(PLAIN, THINK).takes('Hm.</think>\n\n"yes"')
-    assert not SchemaMatcher(PLAIN, THINK).takes('Hm.</think>\n\n"no"')
-    channels = SchemaMatcher(TABLE[0], None)
-    analysis = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
-    assert channels.takes('<|channel|>final<|message|>"yes"')
-    assert channels.takes(f'{analysis}<|channel|>final<|message|>"yes"')
-    assert not channels.takes('"yes"')
-
-
-def test_properties_that_the_schema_does_not_name_are_not_invented() -> None:
-    tool = {"name": "f", "parameters": {"properties": {"a": {"type": "integer"}}}}
-    grammar = call_grammar(PLAIN, [tool], False, {})
-    assert '"additionalProperties": false' in grammar
-    assert "additionalProperties" not in call_grammar(
-        PLAIN, [{"name": "f", "parameters": {"type": "object"}}], False, {}
+def read(tool_format: ToolFormat, text: str, offered: Sequence[Any]) -> tuple[list[str], str, str]:
+    """What the parser makes of a reply: names, arguments and content."""
+    parser = ReplyParser(tool_format=tool_format, tools=offered)
+    deltas = [*parser.push(text), *parser.finish()]
+    return (
+        [delta.name for delta in deltas if isinstance(delta, ToolCallStart)],
+        "".join(delta.arguments for delta in deltas if isinstance(delta, ToolCallDelta)),
+        "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta)),
     )
+
+
+def ids(value: ToolFormat) -> str:
+    return str(value.openers[:1])
+
+
+def test_what_needs_no_grammar(tokenizer: Tokenizer) -> None:
+    chat_format: Any = Format(HERMES)
+    for rules in (ReplyRules(), ReplyRules(tools=tools()), ReplyRules(parallel=False)):
+        assert reply_grammar(rules, chat_format, tokenizer, "") is None
+
+
+@pytest.mark.parametrize("tool_format", FORMATS, ids=ids)
+def test_forced_calls(tokenizer: Tokenizer, tool_format: ToolFormat) -> None:
+    rules = ReplyRules(tools=tools(), must_call=True)
+    checker = Checker(tokenizer, rules, tool_format)
+    reply = form_of(tool_format).write([Call("g", {"a": "x"})])
+    assert checker.takes(reply)
+    assert read(tool_format, reply, tools()) == (["g"], '{"a": "x"}', "")
+    assert not checker.begins("I would rather not.")
+    assert not checker.begins(form_of(tool_format).write([Call("g", {"b": 1})]))
+
+
+@pytest.mark.parametrize("tool_format", FORMATS, ids=ids)
+def test_strict_tools_while_the_model_is_free(
+    tokenizer: Tokenizer, tool_format: ToolFormat
+) -> None:
+    """It may answer, or call by the schema; in no other way that the parser would understand."""
+    checker = Checker(tokenizer, ReplyRules(tools=tools(strict=True)), tool_format)
+    right = form_of(tool_format).write([Call("f", {"a": "x"})])
+    wrong = form_of(tool_format).write([Call("f", {"b": 1})])
+    assert checker.takes("Hello there. 1 < 2 [3] {4}")
+    assert checker.takes("Code:\n```python\nprint(f)\n```\nDone.")
+    assert checker.takes(right)
+    assert not checker.begins(wrong)
+    assert not checker.begins("```python\nf(b=1)\n```")
+    for plain in PLAIN_CALLS:
+        assert checker.takes(plain.format('{"a": "x"}'))
+        assert read(tool_format, plain.format('{"a": "x"}'), tools())[:2] == (["f"], '{"a": "x"}')
+        assert not checker.begins(plain.format('{"b": 1}'))
+    assert not checker.begins('```json\n{"name": "h"')
+    if tool_format.form and any(right.startswith(opener) for opener in tool_format.openers):
+        assert checker.takes(f"Well. {right}")
+        assert not checker.begins(f"Well. {wrong}")
+
+
+def test_text_or_calls(tokenizer: Tokenizer) -> None:
+    rules = ReplyRules("json_schema", {"type": "integer"}, "response_format", tools())
+    checker = Checker(tokenizer, rules)
+    assert checker.takes("12")
+    assert checker.takes(HERMES.write([Call("f", {"a": "x"})]))
+    assert not checker.begins("Hello")
+    assert not checker.takes(HERMES.write([Call("f", {"a": "x"})]) + "12")
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "reply"),
+    [
+        ("json_schema", {"type": "integer"}, "12"),
+        ("json_object", None, '{"a": 1}'),
+        ("regex", r"a/b\/c", "a/b/c"),
+    ],
+)
+def test_text_after_thinking(tokenizer: Tokenizer, kind: str, source: Any, reply: str) -> None:
+    checker = Checker(tokenizer, ReplyRules(kind, source, "grammar"), thinking=THINK)
+    assert checker.takes(f"hm, 5 < 6\n</think>\n\n{reply}")
+    assert not checker.takes(reply)
+    assert not checker.begins("hm</think>\n\nno")
+
+
+def test_gpt_oss_answers_in_its_channel(tokenizer: Tokenizer) -> None:
+    checker = Checker(tokenizer, ReplyRules("json_schema", {"enum": ["yes"]}, "x"), TABLE[0])
+    assert checker.takes('<|channel|>final<|message|>"yes"')
+    assert not checker.begins('"yes"')
+
+
+def test_a_grammar_of_its_own_stands_alone(tokenizer: Tokenizer) -> None:
+    rules = ReplyRules("lark", 'start: "a"', "grammar")
+    assert Checker(tokenizer, rules).takes("a")
+    with pytest.raises(InvalidRequest, match="cannot be combined") as refused:
+        Checker(tokenizer, rules, thinking=THINK)
+    assert refused.value.param == "grammar"
+
+
+def test_a_schema_that_cannot_be_enforced_is_named_by_its_tool(tokenizer: Tokenizer) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}
+    with pytest.raises(InvalidRequest, match=r"tools: f: .*not") as refused:
+        Checker(tokenizer, ReplyRules(tools=[tool], must_call=True))
+    assert refused.value.param == "tools"

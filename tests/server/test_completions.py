@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from engine import Finished, FinishReason, SamplingParams, Timings
-from server.schema import WireTimings
+from server.reply_events import Ended, Totals
+from server.timings import WireTimings
 from tests.fake_engine import BOS, N_VOCAB, FakeEngine, Script
 from tests.server.wire import chunks_of
 
@@ -45,6 +46,7 @@ def test_chat_has_openais_shape(http: httpx.Client) -> None:
     n_prompt = len("<user>Hello<assistant>") + 1
     cached = reply["usage"].pop("prompt_tokens_details")
     assert set(cached) == {"cached_tokens"}
+    assert reply["usage"].pop("completion_tokens_details") == {"reasoning_tokens": 0}
     assert reply == {
         "object": "chat.completion",
         "model": "fake-1b",
@@ -69,10 +71,10 @@ def test_chat_has_openais_shape(http: httpx.Client) -> None:
 
 def test_timings_divide_what_they_say() -> None:
     ends = [
-        Finished(FinishReason.STOP, "", 30, 10, 4, Timings(9.0, 0.5, 1.0)),
-        Finished(FinishReason.LENGTH, "", 20, 0, 6, Timings(9.0, 1.5, 3.0)),
+        Ended(0, "stop", Finished(FinishReason.STOP, "", 30, 10, 4, Timings(9.0, 0.5, 1.0))),
+        Ended(1, "length", Finished(FinishReason.LENGTH, "", 20, 0, 6, Timings(9.0, 1.5, 3.0))),
     ]
-    assert WireTimings.of(ends).model_dump() == {
+    assert WireTimings.of(Totals.of(ends)).model_dump() == {
         "cache_n": 10,
         "prompt_n": 40,
         "prompt_ms": 2000,
@@ -83,8 +85,8 @@ def test_timings_divide_what_they_say() -> None:
         "predicted_per_token_ms": 400,
         "predicted_per_second": 2.5,
     }
-    nothing = [Finished(FinishReason.LENGTH, "", 0, 0, 0, Timings())]
-    assert set(WireTimings.of(nothing).model_dump().values()) == {0}
+    nothing = [Ended(0, "length", Finished(FinishReason.LENGTH, "", 0, 0, 0, Timings()))]
+    assert set(WireTimings.of(Totals.of(nothing)).model_dump().values()) == {0}
 
 
 def test_text_has_openais_shape(http: httpx.Client) -> None:
@@ -252,9 +254,10 @@ def test_prompts_of_every_form(
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_bad_prompts_are_refused(http: httpx.Client, prompt: Any, stream: bool) -> None:
-    reply = http.post(TEXT, json={"prompt": prompt, "stream": stream})
-    assert reply.status_code == 400
-    assert reply.json()["error"]["param"] == "prompt"
+    for more in ({}, {"echo": True}, {"guided_regex": "a+"}):
+        reply = http.post(TEXT, json={"prompt": prompt, "stream": stream, **more})
+        assert reply.status_code == 400
+        assert reply.json()["error"]["param"] == "prompt"
 
 
 def test_more_prompts_than_may_wait(http: httpx.Client, fake: FakeEngine) -> None:
@@ -299,7 +302,10 @@ def test_chat_messages_reach_the_template(http: httpx.Client, fake: FakeEngine) 
             {"role": "user", "content": "Well?", "name": "Ann"},
         ],
         "add_generation_prompt": False,
+        "tools": None,
+        "documents": None,
         "template_kwargs": {"enable_thinking": False},
+        "continue_last": False,
     }
 
 

@@ -44,7 +44,8 @@ def test_sections_cover_the_engines_own_classes() -> None:
     named = [name for part in parts for name in part]
     assert sorted(named) == sorted(f.name for f in dataclasses.fields(EngineConfig))
     assert made.to_engine_config() == EngineConfig("m.gguf")
-    per_request = {"seed", "stop", "logit_bias", "ignore_eos"}
+    per_request = {"seed", "stop", "stop_token_ids", "logit_bias", "ignore_eos", "min_tokens"}
+    per_request |= {"n_probs"}
     names = {f.name for f in dataclasses.fields(SamplingParams)}
     assert set(SamplingSection.model_fields) == names - per_request
     assert SamplingSection().to_sampling_params() == SamplingParams()

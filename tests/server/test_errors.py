@@ -78,7 +78,6 @@ def test_prompt_longer_than_the_context(http: httpx.Client, n: int, stream: bool
         ("GET", CHAT, 405, "method_not_allowed"),
         ("POST", "/health", 405, "method_not_allowed"),
         ("GET", "/v1/models/other", 404, "model_not_found"),
-        ("GET", "/docs", 404, "not_found"),
     ],
 )
 def test_routes(http: httpx.Client, method: str, path: str, status: int, code: str) -> None:
@@ -150,7 +149,7 @@ def test_bug_is_logged_and_not_told(
     def broken(*_: object, **__: object) -> None:
         raise KeyError("inner detail")
 
-    monkeypatch.setattr(fake, "encode_chat", broken)
+    monkeypatch.setattr(fake, "render_chat", broken)
     reply = http.post(CHAT, json=HELLO)
     assert reply.status_code == 500
     assert "inner detail" not in reply.text

@@ -104,6 +104,7 @@ def test_openapi_tells_the_truth(http: httpx.Client) -> None:
         "/v1/models/{model_id}",
         "/v1/completions",
         CHAT,
+        f"{CHAT}/input_tokens",
         "/slots",
         "/slots/{slot}",
         "/slots/saved",
@@ -116,7 +117,18 @@ def test_openapi_tells_the_truth(http: httpx.Client) -> None:
         properties = schemas[reference.removeprefix("#/components/schemas/")]["properties"]
         assert {"max_tokens", "temperature", "stop", "stream"} <= set(properties)
     assert schemas["ChatCompletionRequest"]["required"] == ["messages"]
+    replies = document["paths"][CHAT]["post"]["responses"]
+    assert set(replies) == {"200", "400", "409", "413", "415", "429", "500", "503", "504"}
+    assert set(replies["200"]["content"]) == {"application/json", "text/event-stream"}
     _assert_references_exist(document, document)
+
+
+def test_docs_load_nothing_from_elsewhere(http: httpx.Client) -> None:
+    page = http.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    assert "//" not in page.text.replace("<!doctype html>", "")
+    assert "openapi.json" in page.text
 
 
 def _assert_references_exist(node: Any, document: Any) -> None:

@@ -64,8 +64,8 @@ def test_models(client: openai.OpenAI) -> None:
 
 def test_errors(client: openai.OpenAI, fake: FakeEngine) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(model="any", messages=MESSAGES, n=2)
-    assert (refused.value.param, refused.value.code) == ("n", "unsupported_parameter")
+        client.chat.completions.create(model="any", messages=MESSAGES, modalities=["audio"])
+    assert (refused.value.param, refused.value.code) == ("modalities", "unsupported_parameter")
     with pytest.raises(openai.BadRequestError) as too_long:
         client.completions.create(model="any", prompt=[65] * 600)
     assert too_long.value.code == "context_length_exceeded"

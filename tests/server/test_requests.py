@@ -11,7 +11,9 @@ import pytest
 from engine import SamplingParams
 from server.errors import ApiError
 from server.known_fields import INACTIVE, WITHOUT_EFFECT
-from server.requests import ChatCompletionRequest, CompletionRequest, parse_request
+from server.openai.chat import ChatCompletionRequest
+from server.openai.text import CompletionRequest
+from server.parse_request import parse_request
 from tests.fake_engine import N_VOCAB, FakeEngine, Script
 from tests.server.conftest import Running
 
@@ -53,6 +55,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"frequency_penalty": "1"}, "frequency_penalty"),
     ({"seed": "x"}, "seed"),
     ({"seed": 2**63}, "seed"),
+    ({"n": 0}, "n"),
+    ({"logprobs": 1}, "logprobs"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+    ({"n": "1"}, "n"),
+    ({"n": 129}, "n"),
+    ({"n": 33}, "n"),
     ({"stop": 3}, "stop"),
     ({"stop": ["a", 3]}, "stop"),
     ({"stop": ["a"] * 65}, "stop"),
@@ -116,41 +126,28 @@ def test_refused_part_is_named_by_its_type(http: httpx.Client) -> None:
 
 
 ACTIVE: list[dict[str, Any]] = [
-    {"n": 2},
-    {"n": 0},
-    {"n": "1"},
-    {"best_of": 3},
-    {"logprobs": True},
-    {"logprobs": 0},
-    {"logprobs": 5},
-    {"top_logprobs": 2},
-    {"echo": True},
-    {"suffix": "x"},
-    {"tools": [{"type": "function", "function": {"name": "f"}}]},
-    {"tool_choice": "required"},
-    {"tool_choice": "banana"},
-    {"tool_choice": {"type": "function", "function": {"name": "f"}}},
-    {"response_format": {"type": "json_object"}},
-    {"response_format": {"type": "xml"}},
     {"functions": [{"name": "f"}]},
+    {"function_call": {"name": "f"}},
     {"audio": {"voice": "alloy", "format": "wav"}},
     {"modalities": ["text", "audio"]},
-    {"store": True},
-    {"mirostat": 2},
-    {"dry_multiplier": 0.8},
-    {"xtc_probability": 0.5},
-    {"typical_p": 0.9},
-    {"grammar": 'root ::= "a"'},
-    {"json_schema": {}},
     {"cache_prompt": False},
-    {"reasoning_effort": "low"},
-    {"min_tokens": 3},
     {"cache_salt": "x"},
+    {"samplers": ["top_k"]},
+    {"reasoning_format": "none"},
+    {"web_search_options": {}},
 ]
+ONLY_TEXT: list[dict[str, Any]] = [{"best_of": 3}, {"echo": True}, {"suffix": "x"}]
+ONLY_CHAT: list[dict[str, Any]] = [
+    {"tools": [{"type": "function", "function": {"name": "f"}}]},
+    {"tool_choice": "required"},
+    {"reasoning_effort": "low"},
+    {"top_logprobs": 2},
+]
+REFUSED = [(path, sent) for path in (CHAT, "/v1/completions") for sent in ACTIVE]
+REFUSED += [(CHAT, sent) for sent in ONLY_TEXT] + [("/v1/completions", s) for s in ONLY_CHAT]
 
 
-@pytest.mark.parametrize("sent", ACTIVE)
-@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+@pytest.mark.parametrize(("path", "sent"), REFUSED)
 def test_known_but_unsupported_is_refused(
     http: httpx.Client, path: str, sent: dict[str, Any]
 ) -> None:

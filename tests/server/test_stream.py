@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from engine import EngineError, Phase, Progress
-from server.progress import ProgressWords
-from server.stream import sse_comment, sse_data
+from server.framing import ServerSentEvents
+from server.progress import Watch
+from server.wire_object import WireObject
 from tests.fake_engine import FakeEngine, Script
 from tests.server.conftest import Running
 from tests.server.wire import RawConnection, chunks_of, parse_sse, wait_until
@@ -25,8 +26,14 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def test_bytes_of_sse() -> None:
-    assert sse_data('{"a":1}') == b'data: {"a":1}\n\n'
-    assert sse_comment("queued, 2 ahead") == b": queued, 2 ahead\n\n"
+    class Named(WireObject):
+        type: str
+
+    value = Named(type="ping")
+    assert ServerSentEvents().object(value) == b'data: {"type":"ping"}\n\n'
+    named = ServerSentEvents(named=True).object(value)
+    assert named == b'event: ping\ndata: {"type":"ping"}\n\n'
+    assert ServerSentEvents().comment("queued, 2 ahead") == b": queued, 2 ahead\n\n"
 
 
 @pytest.mark.parametrize("options", [None, {"include_usage": False}])
@@ -132,26 +139,40 @@ def test_comments_go_on_while_text_is_held_back(serve: Any) -> None:
     assert sum(comment.startswith("decode, ") for comment in comments) >= 3
 
 
-class _Watched:
-    """A Reply as ProgressWords sees it."""
-
-    def __init__(self, *progress: Progress) -> None:
-        self._progress = iter(progress)
-
-    def progress(self) -> tuple[int, Progress]:
-        return 0, next(self._progress)
+@pytest.mark.parametrize("asked", [{"return_progress": True}, {"stream_options": None}])
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_progress_as_chunks(serve: Any, path: str, asked: dict[str, Any]) -> None:
+    engine = FakeEngine(Script(prefill_s=0.5))
+    running: Running = serve(engine, server={"progress_every_s": 0.1})
+    if "stream_options" in asked:
+        asked = {"stream_options": {"include_progress": True, "include_usage": True}}
+    chunks = chunks_of(httpx.post(running.url + path, json={**BODIES[path], **asked}).text)
+    waiting = [chunk for chunk in chunks if "prompt_progress" in chunk]
+    assert len(waiting) >= 3 and waiting == chunks[: len(waiting)]
+    assert all(chunk["choices"] == [] for chunk in waiting)
+    assert all(("usage" in chunk) == ("stream_options" in asked) for chunk in waiting)
+    progress = [chunk["prompt_progress"] for chunk in waiting]
+    assert {p["total"] for p in progress[1:]} == {len(engine.submitted[0].prompt_ids)}
+    done = [p["processed"] for p in progress]
+    assert done == sorted(done) and done[-1] > 0
+    left = [p["seconds_left"] for p in progress if p["seconds_left"] is not None]
+    assert left and max(left) < 5
+    assert_common(chunks, "chat.completion.chunk" if path == CHAT else "text_completion")
 
 
 def test_time_left_does_not_count_the_cache() -> None:
-    reply: Any = _Watched(
+    looks = (
         Progress(Phase.QUEUED, 2, 1000, 0, 0, 1.0),
+        Progress(Phase.QUEUED, 1, 1000, 0, 0, 2.0, queue_s=30.0, prefill_s=12.0),
         Progress(Phase.PREFILL, 0, 1000, 500, 0, 0.0),  # half came from the cache, in no time
         Progress(Phase.PREFILL, 0, 1000, 600, 0, 2.0),
         Progress(Phase.DECODE, 0, 1000, 1000, 7, 2.0),
     )
-    words = ProgressWords(reply)
-    assert [words.now() for _ in range(4)] == [
+    seen = iter(looks)
+    watch = Watch(lambda: (0, next(seen)))
+    assert [watch.now().words() for _ in range(5)] == [
         "queued, 2 ahead",
+        "queued, 1 ahead, about 42 s left",
         "prefill 500/1000",
         "prefill 600/1000, about 8 s left",
         "decode, 7 tokens",

@@ -6,36 +6,12 @@ of them, is the engine's to know (it names what is wrong with them too).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BeforeValidator
 
-
-class RequestObject(BaseModel):
-    """Base of what clients send: strict types, finite numbers; unknown keys are kept for naming."""
-
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
-
-    def unknown_keys(self) -> Iterator[str]:
-        """Paths of the keys in here that no field takes. A null is an absent key."""
-        yield from _others(self.model_extra or {}, ())
-        yield from self.unknown_keys_inside()
-
-    def unknown_keys_inside(self) -> Iterator[str]:
-        """The same of the fields' own objects only."""
-        for name in type(self).model_fields:
-            value = getattr(self, name)
-            if isinstance(value, RequestObject):
-                yield from (f"{name}.{key}" for key in value.unknown_keys())
-            elif isinstance(value, list):
-                for item in value:
-                    if isinstance(item, RequestObject):
-                        yield from (f"{name}[].{key}" for key in item.unknown_keys())
-
-
-def _others(given: dict[str, Any], known: Collection[str]) -> Iterator[str]:
-    return (key for key, value in given.items() if key not in known and value is not None)
+from server.request_object import Object, RequestObject, other_keys
 
 
 def _text_or_parts(content: Any) -> Any:
@@ -52,8 +28,6 @@ def _not_supported(value: Any) -> Any:
         raise ValueError("is not supported")
     return value
 
-
-Object = dict[str, Any]
 
 # What is read of a tool call, and what clients replay of a streamed one (its index).
 _CALL_KEYS = frozenset({"id", "type", "function", "index"})
@@ -82,9 +56,9 @@ class Message(RequestObject):
         """Keys of content parts and tool calls. Parts of other kinds are refused by the engine."""
         for part in self.content if isinstance(self.content, list) else ():
             if (kind := part.get("type")) in ("text", "refusal"):
-                yield from (f"content[].{key}" for key in _others(part, ("type", kind)))
+                yield from (f"content[].{key}" for key in other_keys(part, ("type", kind)))
         for call in self.tool_calls or ():
-            yield from (f"tool_calls[].{key}" for key in _others(call, _CALL_KEYS))
+            yield from (f"tool_calls[].{key}" for key in other_keys(call, _CALL_KEYS))
             if isinstance(function := call.get("function"), dict):
-                others = _others(function, _FUNCTION_KEYS)
+                others = other_keys(function, _FUNCTION_KEYS)
                 yield from (f"tool_calls[].function.{key}" for key in others)

@@ -1,0 +1,85 @@
+"""The way of every request that generates: read, translate, prepare, submit, collect or stream.
+
+A route of any family is one call of `answer`. Knows no fields, no objects and no bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Request, Response
+
+from engine import ContextLengthExceeded, InvalidRequest
+from server.ask import Ask
+from server.body import read_json_object
+from server.encoder import Encoder
+from server.errors import ApiError
+from server.middleware import RequestRecord
+from server.parse_request import AnyBody, name_as_sent, parse_request
+from server.prepare import prepare
+from server.reply import Reply, while_connected
+from server.reply_events import Totals
+from server.request_object import RequestBody
+from server.services import Services
+from server.stream import ReplyStream
+
+if TYPE_CHECKING:
+    from engine import Engine
+
+
+async def answer(
+    request: Request,
+    kind: type[AnyBody],
+    make_encoder: Callable[[AnyBody, Engine], Encoder],
+) -> Response:
+    """Reply to `request`, whose body is a `kind`.
+
+    Raises: ApiError, EngineError, ClientDisconnect; the middleware answers those.
+    """
+    services = Services.of(request)
+    engine = services.loader.engine()
+    record = RequestRecord.of(request)
+    body, raw, headers = await read_body(request, kind)
+    ask = translate(body, raw, services)
+    prepared = await asyncio.to_thread(prepare, engine, ask)
+    try:
+        reply = Reply(engine, prepared, services.metrics)
+    except ContextLengthExceeded as error:
+        error.param = kind.prompt_field  # the engine cannot know what the field is called here
+        raise
+    encoder = make_encoder(body, engine)
+    if body.stream:
+        every_s = services.config.server.progress_every_s
+        return ReplyStream(reply, encoder, record, progress_every_s=every_s, headers=headers)
+    try:
+        choices, ends = await while_connected(request.receive, reply.collect())
+    finally:
+        reply.cancel()
+    record.totals = Totals.of(ends)
+    whole = encoder.whole(choices, ends)
+    return Response(whole.wire(), media_type="application/json", headers=headers)
+
+
+async def read_body(
+    request: Request, kind: type[AnyBody]
+) -> tuple[AnyBody, dict[str, Any], dict[str, str]]:
+    """The body, the JSON it was, and headers for the reply. Raises: ApiError, ClientDisconnect."""
+    services = Services.of(request)
+    server = services.config.server
+    raw = await read_json_object(request, server.max_body_bytes)
+    # More could not all be submitted: the queue is their one way in.
+    max_prompts = max(1, services.loader.engine().config.max_waiting)
+    body, unknown = parse_request(kind, raw, max_prompts)
+    if unknown and server.unknown_fields == "refuse":
+        raise ApiError(400, f"unknown field: {unknown[0]}", param=unknown[0], code="unknown_field")
+    return body, raw, RequestRecord.of(request).ignore(unknown)
+
+
+def translate(body: RequestBody, raw: dict[str, Any], services: Services) -> Ask:
+    """What `body` asks for; what is wrong with it is named as in `raw`. Raises: InvalidRequest."""
+    try:
+        return body.ask(services.defaults)
+    except InvalidRequest as error:
+        raise name_as_sent(error, type(body), raw) from None

@@ -1,0 +1,1 @@
+"""OpenAI's two families: chat completions and text completions."""

@@ -1,0 +1,175 @@
+"""An Ask made ready for the engine: prompts as token ids, and what takes each reply apart.
+
+Takes milliseconds for long prompts: not for the event loop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from engine import ContentDelta, Delta, InvalidRequest, ReplyRules, RequestOptions, SamplingParams
+from server.ask import Ask, ChatPrompt, TextPrompt
+from server.errors import ApiError
+
+if TYPE_CHECKING:
+    from engine import Engine
+
+
+class Parser(Protocol):
+    """Takes one reply apart as it comes; the engine's ReplyParser is one."""
+
+    def push(self, text: str) -> list[Delta]:
+        """What is certain with this text."""
+
+    def finish(self) -> list[Delta]:
+        """What was held back, now that nothing follows."""
+
+
+class PlainParser:
+    """Of replies without any structure."""
+
+    def push(self, text: str) -> list[Delta]:
+        return [ContentDelta(text)] if text else []
+
+    def finish(self) -> list[Delta]:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A prompt that stands before its replies. n_hidden: tokens at its beginning without text."""
+
+    text: str
+    n_hidden: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPrompt:
+    """ids: of the prompt; parser: makes a fresh one for each choice; echo: what stands before each
+    reply.
+    """
+
+    ids: list[int]
+    options: RequestOptions
+    parser: Callable[[], Parser]
+    echo: Echo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """n: choices to show for each prompt; n_made: choices to make, from which they are taken;
+    parallel_calls: whether a choice may have more than one tool call.
+    """
+
+    prompts: list[PreparedPrompt]
+    params: SamplingParams
+    n: int = 1
+    n_made: int = 1
+    parallel_calls: bool = True
+
+
+def prepare(engine: Engine, ask: Ask) -> Prepared:
+    """Raises: InvalidRequest, ChatTemplateError, ApiError."""
+    n_made = ask.best_of or ask.n
+    # More could not all be submitted: the queue is their one way in.
+    most = max(1, engine.config.max_waiting)
+    if len(ask.prompts) * n_made > most:
+        raise ApiError(
+            400,
+            f"n: {len(ask.prompts)} prompts with {n_made} choices each are more than the "
+            f"{most} that may wait (queue.max_waiting)",
+            param="best_of" if ask.best_of else "n",
+        )
+    prompts = [_prepare_prompt(engine, ask, prompt) for prompt in ask.prompts]
+    return Prepared(prompts, ask.params, ask.n, n_made, ask.tool_choice.parallel)
+
+
+def _prepare_prompt(engine: Engine, ask: Ask, prompt: ChatPrompt | TextPrompt) -> PreparedPrompt:
+    if isinstance(prompt, TextPrompt):
+        ids = _text_ids(engine, prompt)
+        options = _constrained(engine, ask, None, ())
+        if not prompt.echo:
+            return PreparedPrompt(ids, options, PlainParser)
+        if ask.params.n_probs is not None:
+            options = dataclasses.replace(options, prompt_logprobs=True)
+        return PreparedPrompt(ids, options, PlainParser, _echo(engine, prompt, ids))
+    rendered = engine.render_chat(
+        prompt.messages,
+        add_generation_prompt=prompt.add_generation_prompt,
+        tools=prompt.tools or None,
+        documents=prompt.documents or None,
+        template_kwargs=_template_kwargs(engine, prompt),
+        continue_last=prompt.continue_last,
+    )
+    tail = engine.chat_format.prompt_tail(rendered.ids)
+    options = _constrained(engine, ask, rendered.ids, prompt.tools)
+    visible = options.visible_ids | engine.chat_format.visible_ids
+    return PreparedPrompt(
+        rendered.ids,
+        dataclasses.replace(options, visible_ids=visible),
+        lambda: engine.chat_format.parser(tail, prompt.tools),
+    )
+
+
+def _constrained(
+    engine: Engine, ask: Ask, chat_ids: list[int] | None, tools: Sequence[Mapping[str, Any]]
+) -> RequestOptions:
+    """The options with the grammar of what the reply must be."""
+    choice, constraint = ask.tool_choice, ask.constraint
+    if choice.names is not None:
+        tools = [tool for tool in tools if tool["function"]["name"] in choice.names]
+    must_call = choice.mode == "required"
+    if must_call and constraint:
+        raise InvalidRequest(
+            f"{constraint.param} cannot be combined with a tool_choice that asks for a call",
+            constraint.param,
+        )
+    rules = ReplyRules(tools=tools, must_call=must_call, parallel=choice.parallel)
+    if constraint:
+        rules = dataclasses.replace(
+            rules, kind=constraint.kind, source=constraint.value, param=constraint.param
+        )
+    return dataclasses.replace(ask.options, grammar=engine.constrain(rules, chat_ids))
+
+
+def _template_kwargs(engine: Engine, prompt: ChatPrompt) -> dict[str, Any]:
+    """The variables asked for; thinking is turned on and off in the template's own way. Effort
+    without a way to tell it is a hint that a model may not heed.
+    """
+    if not prompt.effort:
+        return dict(prompt.template_kwargs)
+    thinks = prompt.effort != "none"
+    switch = engine.chat_format.thinking_kwargs(thinks)
+    if thinks and "reasoning_effort" in switch:
+        switch["reasoning_effort"] = prompt.effort
+    return {**switch, **prompt.template_kwargs}
+
+
+def _text_ids(engine: Engine, prompt: TextPrompt) -> list[int]:
+    if not prompt.suffix:
+        if isinstance(prompt.text, str):
+            return engine.encode_prompt(prompt.text)
+        return _checked(engine, prompt.text)
+    if not isinstance(prompt.text, str):
+        raise InvalidRequest("suffix needs a prompt that is text", "suffix")
+    return engine.encode_infill(prompt.text, prompt.suffix)
+
+
+def _checked(engine: Engine, ids: Sequence[int]) -> list[int]:
+    """The engine checks them too, but not before they are decoded."""
+    n_vocab = engine.model.n_vocab
+    for token_id in ids:
+        if not 0 <= token_id < n_vocab:
+            raise InvalidRequest(
+                f"token id {token_id} is outside the vocabulary (0..{n_vocab - 1})", "prompt"
+            )
+    return list(ids)
+
+
+def _echo(engine: Engine, prompt: TextPrompt, ids: list[int]) -> Echo:
+    n_hidden = len(engine.encode_prompt("")) if isinstance(prompt.text, str) else 0  # BOS
+    text = prompt.text if isinstance(prompt.text, str) else engine.decode(ids)
+    return Echo(text, n_hidden)

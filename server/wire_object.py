@@ -1,0 +1,17 @@
+"""WireObject: base of everything that is sent.
+
+A key that was not given is left out of the JSON, a key given as None is null: clients tell the two
+apart.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class WireObject(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    def wire(self) -> str:
+        """JSON with exactly the keys that were given."""
+        return self.model_dump_json(exclude_unset=True)

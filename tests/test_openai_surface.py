@@ -1,0 +1,281 @@
+"""OpenAI's surface on a real model through the real `openai` library: what a scripted engine cannot
+show. Cases are those of public bug reports; a 135M model has to be forced to most of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+
+from engine import Engine, EngineConfig
+from tests.server.conftest import start
+
+ROOT = Path(__file__).resolve().parents[1]
+MODEL = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+pytestmark = [
+    pytest.mark.model,
+    pytest.mark.skipif(not MODEL.exists(), reason="needs the demo model: `rushlight fetch`"),
+]
+
+HELLO: Any = [{"role": "user", "content": "What is the weather in Paris?"}]
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 20},
+        "unit": {"enum": ["C", "F"]},
+        "days": {"type": "integer", "minimum": 1, "maximum": 14},
+    },
+    "required": ["city", "unit", "days"],
+    "additionalProperties": False,
+}
+TOOLS: Any = [
+    {"type": "function", "function": {"name": name, "parameters": PARAMETERS}}
+    for name in ("weather", "history")
+]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[openai.OpenAI, Engine]]:
+    running, stop = start(lambda on_load: Engine(EngineConfig(str(MODEL), n_ctx=1024), on_load))
+    try:
+        assert running.loaded.wait(120), "the engine does not load"
+        url = f"{running.url}/v1"
+        with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            yield client, running.loader.engine()
+    finally:
+        stop()
+
+
+@pytest.fixture
+def client(served: tuple[openai.OpenAI, Engine]) -> openai.OpenAI:
+    return served[0]
+
+
+@pytest.fixture
+def engine(served: tuple[openai.OpenAI, Engine]) -> Engine:
+    return served[1]
+
+
+def chat(client: openai.OpenAI, **more: Any) -> Any:
+    asked = {"model": "any", "messages": HELLO, "temperature": 0, "max_tokens": 60, **more}
+    return client.chat.completions.create(**asked)
+
+
+def text(client: openai.OpenAI, prompt: Any, **more: Any) -> Any:
+    asked = {"model": "any", "prompt": prompt, "temperature": 0, "max_tokens": 8, **more}
+    return client.completions.create(**asked)
+
+
+def enum_of(value: str) -> Any:
+    """Forces a reply: the JSON string."""
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": [value]}}}
+
+
+# --- constrained replies ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["🦙 歪 👩‍👧", "UNO DUE TRE", 'quo"te\n\\'])
+def test_a_forced_text_comes_whole_and_in_pieces(client: openai.OpenAI, value: str) -> None:
+    whole = chat(client, response_format=enum_of(value)).choices[0]
+    assert json.loads(whole.message.content) == value
+    assert whole.finish_reason == "stop"
+    stream = chat(client, response_format=enum_of(value), stream=True)
+    pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
+    assert "".join(pieces) == whole.message.content
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    ("stop", "expected"),
+    [
+        (["beta gamma"], '"alpha '),
+        ("gamma", '"alpha beta '),
+        (["alpha"], '"'),
+        (["gamma", "beta gamma"], '"alpha '),
+        (["Paris"], '"alpha beta gamma delta"'),  # of the prompt only
+        (['delta"AAAA'], '"alpha beta gamma delta"'),
+        ([], '"alpha beta gamma delta"'),
+        ([""], '"alpha beta gamma delta"'),
+    ],
+)
+def test_stop_strings(client: openai.OpenAI, stop: Any, expected: str) -> None:
+    forced = enum_of("alpha beta gamma delta")
+    whole = chat(client, response_format=forced, stop=stop).choices[0]
+    assert (whole.message.content, whole.finish_reason) == (expected, "stop")
+    chunks = list(chat(client, response_format=forced, stop=stop, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == expected
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def test_white_space_does_not_run_on(client: openai.OpenAI) -> None:
+    ids = [32, 198, 197, 216]  # newline, tab and spaces of this vocabulary, and one that is none
+    for kind in ({"type": "json_object"}, enum_of("x")):
+        reply = chat(
+            client,
+            response_format=kind,
+            max_tokens=200,
+            temperature=1,
+            seed=1,
+            logit_bias={str(i): 20 for i in ids},
+        ).choices[0]
+        if reply.finish_reason == "stop":
+            json.loads(reply.message.content)
+            assert reply.message.content == reply.message.content.rstrip()
+        assert " " * 17 not in (reply.message.content or "").split('"')[0]
+
+
+# --- tools ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("choice", "names"),
+    [
+        ("required", {"weather", "history"}),
+        ({"type": "function", "function": {"name": "history"}}, {"history"}),
+    ],
+)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_forced_calls(client: openai.OpenAI, choice: Any, names: set[str], seed: int) -> None:
+    asked = {"tools": TOOLS, "tool_choice": choice, "temperature": 1, "seed": seed}
+    asked |= {"parallel_tool_calls": False, "max_tokens": 100}
+    reply = chat(client, **asked).choices[0]
+    [call] = reply.message.tool_calls
+    assert call.function.name in names
+    jsonschema.validate(json.loads(call.function.arguments), PARAMETERS)
+    assert reply.finish_reason == "tool_calls"
+    with client.chat.completions.stream(model="any", messages=HELLO, **asked) as stream:
+        final = stream.get_final_completion().choices[0]
+    assert final.finish_reason == "tool_calls"
+    [streamed] = final.message.tool_calls
+    assert streamed.function.arguments == call.function.arguments
+    assert streamed.function.name == call.function.name
+
+
+def test_a_result_goes_back_to_the_model(client: openai.OpenAI) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    told = chat(
+        client,
+        messages=[
+            *HELLO,
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "It is sunny, 31 C."},
+        ],
+        tools=TOOLS,
+        tool_choice="none",
+    )
+    assert "sunny" in told.choices[0].message.content
+
+
+def test_no_calls_where_none_are_wanted(client: openai.OpenAI) -> None:
+    reply = chat(client, tools=TOOLS, tool_choice="none").choices[0]
+    assert not reply.message.tool_calls and reply.finish_reason in ("stop", "length")
+
+
+# --- choices, seeds, biases -------------------------------------------------------------------
+
+
+def test_seeds(client: openai.OpenAI) -> None:
+    def say(**more: Any) -> list[str]:
+        reply = chat(client, temperature=1, max_tokens=24, **more)
+        return [choice.message.content for choice in reply.choices]
+
+    assert len({say()[0] for _ in range(4)}) > 1
+    assert len({say(seed=42)[0] for _ in range(3)}) == 1
+    assert say(seed=42) != say(seed=7)
+    first, second = say(seed=42, n=2), say(seed=42, n=2)
+    assert first == second and first[0] != first[1]
+    assert first[0] == say(seed=42)[0]
+
+
+def test_biases(client: openai.OpenAI, engine: Engine) -> None:
+    [comma] = engine.encode_prompt(",")
+    forced = chat(client, logit_bias={str(comma): 100}, max_tokens=5, logprobs=True).choices[0]
+    assert {item.token for item in forced.logprobs.content} == {","}
+    plain = chat(client, max_tokens=1, logprobs=True, top_logprobs=2).choices[0].logprobs
+    best, second = plain.content[0].top_logprobs
+    assert plain.content[0].token == best.token
+    assert best.logprob > second.logprob
+    with pytest.raises(openai.BadRequestError, match="logit_bias"):
+        chat(client, logit_bias={"hello": 1})
+
+
+def test_the_limit_is_exact(client: openai.OpenAI) -> None:
+    for n in (1, 5, 20):
+        reply = chat(
+            client, max_completion_tokens=n, max_tokens=None, extra_body={"ignore_eos": True}
+        )
+        assert reply.usage.completion_tokens == n
+        assert reply.choices[0].finish_reason == "length"
+
+
+# --- prompts ----------------------------------------------------------------------------------
+
+
+def test_prompts_of_every_form_say_the_same(client: openai.OpenAI, engine: Engine) -> None:
+    ids = engine.encode_prompt("The capital of France is")
+    reply = text(client, ["The capital of France is", ids, "One, two,"], logprobs=0)
+    a, b, c = reply.choices
+    assert a.text == b.text and " Paris" in a.text
+    assert a.logprobs.token_logprobs == b.logprobs.token_logprobs
+    assert "three" in c.text
+    assert "".join(a.logprobs.tokens) == a.text
+    for offset, token in zip(a.logprobs.text_offset, a.logprobs.tokens, strict=True):
+        assert a.text[offset:].startswith(token)
+    with pytest.raises(openai.BadRequestError, match="vocabulary"):
+        text(client, [[engine.model.n_vocab]])
+
+
+def test_an_echo_has_the_prompts_logprobs(client: openai.OpenAI, engine: Engine) -> None:
+    """They are those that the same tokens get as a reply."""
+    prompt = "The capital of France is"
+    replied = text(client, prompt, logprobs=2, max_tokens=6).choices[0]
+    again = text(client, prompt + replied.text, logprobs=2, max_tokens=1, echo=True).choices[0]
+    assert again.text.startswith(prompt + replied.text)
+    columns, n = again.logprobs, len(replied.logprobs.tokens)
+    n_prompt = len(engine.encode_prompt(prompt))
+    assert columns.token_logprobs[0] is None and columns.top_logprobs[0] is None
+    same = slice(n_prompt, n_prompt + n)
+    assert columns.tokens[same] == replied.logprobs.tokens
+    assert columns.token_logprobs[same] == pytest.approx(replied.logprobs.token_logprobs, abs=0.05)
+    assert "".join(columns.tokens) == again.text
+    for offset, token in zip(columns.text_offset, columns.tokens, strict=True):
+        assert again.text[offset:].startswith(token)
+
+
+def test_a_begun_reply_goes_on(client: openai.OpenAI) -> None:
+    begun = {"role": "assistant", "content": "The capital of France is"}
+    ask = {"role": "user", "content": "What is the capital of France?"}
+    reply = chat(client, messages=[ask, begun], max_tokens=4).choices[0].message.content
+    assert reply.startswith(" Paris")
+
+
+def test_no_fill_in_the_middle_without_its_tokens(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        text(client, "def f(", suffix="return x")
+    assert refused.value.param == "suffix"
+
+
+@pytest.mark.parametrize(
+    ("schema", "param"),
+    [
+        ({"$ref": "#/$defs/missing"}, "response_format.json_schema.schema"),
+        ({"type": "integer", "minimum": 3, "maximum": 2}, "response_format.json_schema.schema"),
+        ({"type": "array", "uniqueItems": True}, "response_format.json_schema.schema"),
+    ],
+)
+def test_what_cannot_be_enforced_is_refused(client: openai.OpenAI, schema: Any, param: str) -> None:
+    kind = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    with pytest.raises(openai.BadRequestError) as refused:
+        chat(client, response_format=kind)
+    assert refused.value.param == param
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    with pytest.raises(openai.BadRequestError) as refused:
+        chat(client, tools=[tool], tool_choice="required")
+    assert refused.value.param == "tools"
