@@ -76,8 +76,11 @@ class ReplyStream(StreamingResponse):
         """All but the end; something at least each `every_s`, whatever the engine does."""
         watch = Watch(self._reply.progress)
         ends: list[Ended] = []
-        for some in (*self._encoded(self._encoder.opening()), *self._waiting(watch)):
+        for some in self._encoded(self._encoder.opening()):
             yield some
+        if self._reply.n_choices:
+            for some in self._waiting(watch):
+                yield some
         sent_at = time.monotonic()
         async for event in self._reply.events(self._every_s):
             if isinstance(event, Ended):

@@ -87,10 +87,15 @@ def _token(text: str, script: Script, n_probs: int | None) -> Token:
     return Token(token_id, text, script.logprob, top)
 
 
+class FakeTemplate:
+    source = "{{ messages }}"
+
+
 class FakeFormat:
     """Of a model that thinks between tags and calls tools as Hermes does."""
 
     visible_ids: frozenset[int] = frozenset()
+    thinking = (ThinkingMarks("<think>", "</think>"),)
 
     def thinking_kwargs(self, on: bool) -> dict[str, Any]:
         return {"enable_thinking": on}
@@ -101,7 +106,7 @@ class FakeFormat:
     def parser(self, prompt_tail: str = "", tools: Any = False) -> ReplyParser:
         written = prompt_tail.rpartition("<assistant>")[2]
         return ReplyParser(
-            [ThinkingMarks("<think>", "</think>")],
+            self.thinking,
             find_tool_format("<tool_call>") if tools else None,
             None if isinstance(tools, bool) else tools,
             written=written,
@@ -138,6 +143,7 @@ class FakeEngine:
             n_layer=2,
         )
         self.chat_format = FakeFormat()
+        self.chat_template = FakeTemplate()
         self.rules = ReplyRules()  # of the last constrain
         self.submitted: list[Generation] = []
         self.chats: list[dict[str, Any]] = []  # the arguments of each render_chat
@@ -163,6 +169,10 @@ class FakeEngine:
 
     def encode_prompt(self, text: str) -> list[int]:
         return [BOS, *text.encode()]
+
+    @property
+    def can_infill(self) -> bool:
+        return True
 
     def encode_infill(self, prefix: str, suffix: str) -> list[int]:
         return self.encode_prompt(f"<PRE>{prefix}<SUF>{suffix}<MID>")

@@ -105,6 +105,12 @@ def test_openapi_tells_the_truth(http: httpx.Client) -> None:
         "/v1/completions",
         CHAT,
         f"{CHAT}/input_tokens",
+        "/api/chat",
+        "/api/generate",
+        "/api/ps",
+        "/api/show",
+        "/api/tags",
+        "/api/version",
     }
     schemas = document["components"]["schemas"]
     for path in (CHAT, "/v1/completions"):
