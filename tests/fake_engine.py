@@ -344,6 +344,14 @@ class FakeEngine:
             sent += len(piece)
         yield None
 
+    def _stop_string(self, job: _Job) -> str | None:
+        """The one that stands first in the reply."""
+        prompt = _text(job.generation.prompt_ids)
+        script = self.script(prompt) if callable(self.script) else self.script
+        text = "".join(script.pieces)
+        found = [stop for stop in job.generation.params.stop if stop in text]
+        return min(found, key=text.find, default=None)
+
     def _stopped(self, job: _Job, start: float) -> Event:
         if self._fatal:
             return Failed(self._fatal)
@@ -352,7 +360,12 @@ class FakeEngine:
     def _finished(self, job: _Job, reason: FinishReason, tail: str, start: float) -> Finished:
         n_prompt = len(job.generation.prompt_ids)
         timings = Timings(0.0, 0.002, max(time.monotonic() - start, 0.001))
-        return Finished(reason, tail, n_prompt, job.n_cached, job.n_decoded, timings)
+        stop_string = None
+        if reason is FinishReason.STOP:
+            stop_string = self._stop_string(job)
+        return Finished(
+            reason, tail, n_prompt, job.n_cached, job.n_decoded, timings, stop_string=stop_string
+        )
 
     def _common_prefix(self, prompt_ids: list[int]) -> int:
         n = 0

@@ -105,6 +105,8 @@ def test_openapi_tells_the_truth(http: httpx.Client) -> None:
         "/v1/completions",
         CHAT,
         f"{CHAT}/input_tokens",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
         "/api/chat",
         "/api/generate",
         "/api/ps",
