@@ -20,6 +20,7 @@ from server.ollama import generate as ollama_generate
 from server.ollama import models as ollama_models
 from server.openai import chat, input_tokens, text
 from server.openapi import describe_bodies
+from server.responses import routes
 from server.services import Services
 
 OLLAMA = (ollama_chat, ollama_generate, ollama_models)
@@ -39,7 +40,7 @@ def create_app(config: AppConfig, loader: EngineLoader) -> FastAPI:
     app.state.services = Services(config, loader, config.sampling.to_sampling_params(), metrics)
     app.include_router(models.router)
     app.include_router(docs.router)
-    for part in (chat, input_tokens, text, messages, *OLLAMA):
+    for part in (chat, input_tokens, text, messages, routes, *OLLAMA):
         app.include_router(part.router)
     # Only what FastAPI itself raises: all else passes up to the middleware, which answers it.
     app.add_exception_handler(HTTPException, _no_such_route)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine import ContentDelta, Delta, Finished, ReasoningDelta, ToolCallDelta, ToolCallStart
+from server.anthropic.errors import AnthropicError, anthropic_error
 from server.anthropic.schema import (
     Block,
     BlockDelta,
@@ -32,6 +33,7 @@ from server.anthropic.schema import (
     ToolUseBlock,
     Usage,
 )
+from server.errors import ApiError
 from server.framing import ServerSentEvents
 from server.progress import Status
 from server.reply_events import Choice, Ended, Piece, Totals
@@ -96,6 +98,9 @@ class MessageEncoder:
 
     def closing(self, ends: Sequence[Ended]) -> Iterator[Event]:
         yield MessageStop(type="message_stop")
+
+    def failed(self, error: ApiError) -> Iterator[AnthropicError]:
+        yield anthropic_error(error)
 
     def _begin(self, n_prompt: int) -> Iterator[Event]:
         if self._has_begun:

@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from engine import ContentDelta, ReasoningDelta
+from server.errors import ApiError
 from server.framing import JsonLines
+from server.ollama.errors import OllamaError, ollama_error
 from server.openai.logprobs import ChatLogprobs, TokenLogprob
 from server.progress import Status
 from server.reply_events import Choice, Ended, Piece, ToolCall, Totals, is_content
@@ -115,6 +117,9 @@ class OllamaEncoder(Generic[AnyLine]):
 
     def closing(self, ends: Sequence[Ended]) -> Iterator[AnyLine]:
         yield self._end("", "", [], ends)
+
+    def failed(self, error: ApiError) -> Iterator[OllamaError]:
+        yield ollama_error(error)
 
     def _new_calls(self, is_over: bool) -> list[Call]:
         """Calls that became complete. The last one is not before the reply is."""
