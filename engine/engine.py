@@ -159,6 +159,11 @@ class Engine:
         """Token ids of a raw completion prompt. Special tokens' texts in it stay text."""
         return self.tokenizer.encode_prompt(text)
 
+    @property
+    def can_infill(self) -> bool:
+        """Whether the model knows how to fill in the middle."""
+        return self._infill is not None
+
     def encode_infill(self, prefix: str, suffix: str) -> list[int]:
         """Token ids that ask for the text between two others.
 

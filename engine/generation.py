@@ -75,6 +75,7 @@ class Finished:
     n_decoded: int  # tokens generated, the end-of-generation token included
     timings: Timings
     difference: Difference | None = None  # where the cached chat and the prompt parted, if they did
+    stop_string: str | None = None  # which ended it, if one did
 
 
 @dataclass(frozen=True, slots=True)

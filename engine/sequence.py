@@ -236,6 +236,7 @@ class Sequence:
             self.n_decoded,
             timings,
             self.generation.difference,
+            self._stop.stop_string,
         )
 
     def _report(self, event: Event) -> None:

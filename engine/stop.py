@@ -25,7 +25,13 @@ class StopChecker:
         self._held = ""
         self._held_at = 0  # where it begins in the text
         self._cut = NEVER  # where the earliest whole stop string begins, as far as is known
+        self._cut_by = ""  # the stop string there
         self.stopped = False
+
+    @property
+    def stop_string(self) -> str | None:
+        """Which of them ended the text, if one did."""
+        return self._cut_by if self.stopped else None
 
     def push(self, text: str) -> tuple[str, bool]:
         """(text to show now, whether a stop string ended the text); ('', True) ever after."""
@@ -38,8 +44,9 @@ class StopChecker:
         for char in text:
             pos += 1
             for matcher in self._matchers:
-                if matcher.advance(char):
-                    self._cut = min(self._cut, pos - len(matcher.text))
+                start = pos - len(matcher.text)
+                if matcher.advance(char) and start < self._cut:
+                    self._cut, self._cut_by = start, matcher.text
             if self._cut <= self._first_possible(pos):
                 self.stopped = True
                 break

@@ -38,16 +38,26 @@ async def answer(
 
     Raises: ApiError, EngineError, ClientDisconnect; the middleware answers those.
     """
+    return await answer_body(request, *await read_body(request, kind), make_encoder)
+
+
+async def answer_body(
+    request: Request,
+    body: AnyBody,
+    raw: dict[str, Any],
+    headers: dict[str, str],
+    make_encoder: Callable[[AnyBody, Engine], Encoder],
+) -> Response:
+    """The same, of a body that `read_body` read."""
     services = Services.of(request)
     engine = services.loader.engine()
     record = RequestRecord.of(request)
-    body, raw, headers = await read_body(request, kind)
     ask = translate(body, raw, services)
     prepared = await asyncio.to_thread(prepare, engine, ask)
     try:
         reply = Reply(engine, prepared, services.metrics)
     except ContextLengthExceeded as error:
-        error.param = kind.prompt_field  # the engine cannot know what the field is called here
+        error.param = body.prompt_field  # the engine cannot know what the field is called here
         raise
     encoder = make_encoder(body, engine)
     if body.stream:

@@ -9,14 +9,21 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from server import docs, models, slots
+from server.anthropic import messages
 from server.config import AppConfig
 from server.errors import ApiError
 from server.loader import EngineLoader
 from server.metrics import Metrics
 from server.middleware import RequestMiddleware, RequestRecord, error_response
+from server.ollama import chat as ollama_chat
+from server.ollama import generate as ollama_generate
+from server.ollama import models as ollama_models
 from server.openai import chat, input_tokens, text
 from server.openapi import describe_bodies
+from server.responses import routes
 from server.services import Services
+
+OLLAMA = (ollama_chat, ollama_generate, ollama_models)
 
 
 def create_app(config: AppConfig, loader: EngineLoader) -> FastAPI:
@@ -33,9 +40,8 @@ def create_app(config: AppConfig, loader: EngineLoader) -> FastAPI:
     app.state.services = Services(config, loader, config.sampling.to_sampling_params(), metrics)
     app.include_router(models.router)
     app.include_router(docs.router)
-    for family in (chat, input_tokens, text):
-        app.include_router(family.router)
-    app.include_router(slots.router)
+    for part in (chat, input_tokens, text, messages, routes, *OLLAMA, slots):
+        app.include_router(part.router)
     # Only what FastAPI itself raises: all else passes up to the middleware, which answers it.
     app.add_exception_handler(HTTPException, _no_such_route)
     app.add_middleware(RequestMiddleware, metrics=metrics)

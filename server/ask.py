@@ -70,7 +70,8 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """prompts: each is answered by itself; n: choices for each; best_of: how many to make of which
+    """prompts: each is answered by itself; none: only that the model be there.
+    n: choices for each prompt; best_of: how many to make of which
     the n likeliest are shown; constraint: on each reply's text.
     """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from server.errors import ApiError
 from server.framing import Framing
 from server.progress import Status
 from server.reply_events import Choice, Ended, Piece
@@ -43,3 +44,6 @@ class Encoder(Protocol):
 
     def closing(self, ends: Sequence[Ended]) -> Iterable[WireObject]:
         """All choices are complete."""
+
+    def failed(self, error: ApiError) -> Iterable[WireObject]:
+        """Nothing more comes, because of this."""

@@ -105,7 +105,7 @@ class RequestMiddleware:
 
 
 def errors_as(shape: ErrorShape) -> Any:
-    """A router's dependency: its routes tell errors in this shape, in streams too."""
+    """A router's dependency: its routes tell errors in this shape."""
 
     async def note(request: Request) -> None:
         RequestRecord.of(request).error_object = shape

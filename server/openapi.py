@@ -5,6 +5,8 @@ FastAPI sees only the rest of each route. A route that generates is declared wit
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -37,14 +39,18 @@ def described(
     chunk: type[BaseModel] | None = None,
     error: type[BaseModel] = Error,
     stream_type: str = "text/event-stream",
+    also: Mapping[int, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Arguments of a route's decorator. chunk: each object of a stream; None = there is none."""
+    """Arguments of a route's decorator. chunk: each object of a stream; None = there is none;
+    also: further statuses of errors, and why.
+    """
     answered: dict[str, Any] = {"description": "The reply.", "content": _json(reply)}
     if chunk:
         answered["content"][stream_type] = {"schema": _reference(chunk, "serialization")}
         answered["description"] = "The reply; with `stream` each piece of it as an event."
     errors = {
-        status: {"description": why, "content": _json(error)} for status, why in ERRORS.items()
+        status: {"description": why, "content": _json(error)}
+        for status, why in {**ERRORS, **also}.items()
     }
     asked = {"application/json": {"schema": _reference(body, "validation")}}
     return {

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from engine import SamplingParams
-from server.request_object import RequestBody
+from server.request_object import RequestObject
 
 MAX_STOP_STRINGS = 64
 
@@ -58,7 +58,7 @@ TokenBiases = Annotated[
 ]
 
 
-class SamplingFields(RequestBody):
+class SamplingFields(RequestObject):
     """None = absent: config.toml decides."""
 
     aliases: ClassVar[dict[str, tuple[str, ...]]] = ALIASES

@@ -58,7 +58,7 @@ class ReplyStream(StreamingResponse):
             self._reply.cancel()
 
     async def _all_bytes(self) -> AsyncGenerator[bytes, None]:
-        """The whole stream. An error is one last object, after which there is no other end."""
+        """The whole stream. An error is the last of it: there is no other end then."""
         try:
             async for some in self._reply_bytes():
                 yield some
@@ -67,7 +67,8 @@ class ReplyStream(StreamingResponse):
             self._record.fail(told)
             if is_unexpected(error):
                 log.error("%s failed in mid-stream", self._record.id, exc_info=error)
-            yield self._framing.object(self._record.error_object(told))
+            for some in self._encoded(self._encoder.failed(told)):
+                yield some
         else:
             if self._framing.end:
                 yield self._framing.end
@@ -76,8 +77,11 @@ class ReplyStream(StreamingResponse):
         """All but the end; something at least each `every_s`, whatever the engine does."""
         watch = Watch(self._reply.progress)
         ends: list[Ended] = []
-        for some in (*self._encoded(self._encoder.opening()), *self._waiting(watch)):
+        for some in self._encoded(self._encoder.opening()):
             yield some
+        if self._reply.n_choices:
+            for some in self._waiting(watch):
+                yield some
         sent_at = time.monotonic()
         async for event in self._reply.events(self._every_s):
             if isinstance(event, Ended):

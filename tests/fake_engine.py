@@ -87,10 +87,15 @@ def _token(text: str, script: Script, n_probs: int | None) -> Token:
     return Token(token_id, text, script.logprob, top)
 
 
+class FakeTemplate:
+    source = "{{ messages }}"
+
+
 class FakeFormat:
     """Of a model that thinks between tags and calls tools as Hermes does."""
 
     visible_ids: frozenset[int] = frozenset()
+    thinking = (ThinkingMarks("<think>", "</think>"),)
 
     def thinking_kwargs(self, on: bool) -> dict[str, Any]:
         return {"enable_thinking": on}
@@ -101,7 +106,7 @@ class FakeFormat:
     def parser(self, prompt_tail: str = "", tools: Any = False) -> ReplyParser:
         written = prompt_tail.rpartition("<assistant>")[2]
         return ReplyParser(
-            [ThinkingMarks("<think>", "</think>")],
+            self.thinking,
             find_tool_format("<tool_call>") if tools else None,
             None if isinstance(tools, bool) else tools,
             written=written,
@@ -138,6 +143,7 @@ class FakeEngine:
             n_layer=2,
         )
         self.chat_format = FakeFormat()
+        self.chat_template = FakeTemplate()
         self.rules = ReplyRules()  # of the last constrain
         self.submitted: list[Generation] = []
         self.chats: list[dict[str, Any]] = []  # the arguments of each render_chat
@@ -163,6 +169,10 @@ class FakeEngine:
 
     def encode_prompt(self, text: str) -> list[int]:
         return [BOS, *text.encode()]
+
+    @property
+    def can_infill(self) -> bool:
+        return True
 
     def encode_infill(self, prefix: str, suffix: str) -> list[int]:
         return self.encode_prompt(f"<PRE>{prefix}<SUF>{suffix}<MID>")
@@ -334,6 +344,14 @@ class FakeEngine:
             sent += len(piece)
         yield None
 
+    def _stop_string(self, job: _Job) -> str | None:
+        """The one that stands first in the reply."""
+        prompt = _text(job.generation.prompt_ids)
+        script = self.script(prompt) if callable(self.script) else self.script
+        text = "".join(script.pieces)
+        found = [stop for stop in job.generation.params.stop if stop in text]
+        return min(found, key=text.find, default=None)
+
     def _stopped(self, job: _Job, start: float) -> Event:
         if self._fatal:
             return Failed(self._fatal)
@@ -342,7 +360,12 @@ class FakeEngine:
     def _finished(self, job: _Job, reason: FinishReason, tail: str, start: float) -> Finished:
         n_prompt = len(job.generation.prompt_ids)
         timings = Timings(0.0, 0.002, max(time.monotonic() - start, 0.001))
-        return Finished(reason, tail, n_prompt, job.n_cached, job.n_decoded, timings)
+        stop_string = None
+        if reason is FinishReason.STOP:
+            stop_string = self._stop_string(job)
+        return Finished(
+            reason, tail, n_prompt, job.n_cached, job.n_decoded, timings, stop_string=stop_string
+        )
 
     def _common_prefix(self, prompt_ids: list[int]) -> int:
         n = 0

@@ -7,7 +7,7 @@ import dataclasses
 from pydantic import Field
 
 from engine import InvalidRequest, RequestOptions, SamplingParams
-from server.request_object import RequestObject
+from server.request_object import RequestBody, RequestObject
 from server.sampling_fields import Int32, SamplingFields
 
 MAX_CHOICES = 128  # OpenAI's limits
@@ -20,7 +20,7 @@ class StreamOptions(RequestObject):
     include_progress: bool | None = None  # data chunks, while the request waits
 
 
-class CompletionFields(SamplingFields):
+class CompletionFields(SamplingFields, RequestBody):
     """Of both routes."""
 
     model: str | None = None  # any name is accepted; replies carry the name of what is served

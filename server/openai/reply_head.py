@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from server.errors import ApiError, openai_error
 from server.framing import ServerSentEvents
 from server.openai.fields import CompletionFields
 from server.openai.schema import PromptProgress, Usage
 from server.progress import Status
 from server.reply_events import Ended, Totals
+from server.schema import Error
 from server.timings import WireTimings
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ class ReplyHead:
         self._include_progress = body.include_progress
         self._has_logprobs = body.wanted_probs is not None
         self._no_usage: dict[str, Any] = {"usage": None} if body.include_usage else {}
+
+    def failed(self, error: ApiError) -> Iterator[Error]:
+        yield openai_error(error)
 
     def _sums(self, ends: Sequence[Ended]) -> dict[str, Any]:
         """What stands in the last object of a reply."""

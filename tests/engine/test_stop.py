@@ -49,6 +49,27 @@ def test_cases(stop: tuple[str, ...], text: str, shown: str, stopped: bool) -> N
         assert run(stop, pieces)[:2] == (shown, stopped), size
 
 
+@pytest.mark.parametrize(
+    ("stop", "pieces", "ended_by"),
+    [
+        (("b", "abc"), ["a", "b", "c"], "abc"),  # begun earlier
+        (("b", "abc"), ["a", "b", "d"], "b"),
+        (("ab", "a"), ["ab"], "a"),
+        (("x",), ["a"], None),
+        (("abc", "b"), ["ab"], "b"),  # the longer one never came true
+    ],
+)
+def test_tells_which_one_ended_the_text(
+    stop: tuple[str, ...], pieces: list[str], ended_by: str | None
+) -> None:
+    checker = StopChecker(stop)
+    for piece in pieces:
+        checker.push(piece)
+    if not checker.stopped:
+        checker.flush()
+    assert checker.stop_string == ended_by
+
+
 def test_text_that_cannot_begin_a_stop_string_is_shown_at_once() -> None:
     assert run(("END",), ["one ", "two E", "NE", " three"])[2] == [
         "one ",

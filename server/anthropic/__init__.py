@@ -1,0 +1,1 @@
+"""Anthropic's family: messages, and counting their tokens."""

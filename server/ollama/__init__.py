@@ -1,0 +1,1 @@
+"""Ollama's family: chats, completions, embeddings, and what its clients want to know of models."""

@@ -1,0 +1,1 @@
+"""OpenAI's Responses: conversations that the server may keep."""
