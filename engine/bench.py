@@ -116,9 +116,9 @@ def _read_gb_per_s(engine: Engine) -> float:
 
     The mapped weights themselves, or where they are so few that a cache holds them, other memory.
     """
-    first = min(engine._gguf.tensors.values(), key=lambda t: t.offset)
-    n_chunks = min((engine._gguf.n_bytes - first.offset) // CHUNK, 1024)
-    address = engine._gguf.address(first.name)
+    data = max((part.data_bytes for part in engine._gguf.parts), key=len)
+    n_chunks = min(len(data) // CHUNK, 1024)
+    address = int(data.ctypes.data)
     if n_chunks < _LEAST_CHUNKS:
         n_chunks = _LEAST_CHUNKS
         stand_in = np.ones(n_chunks * CHUNK, np.uint8)

@@ -75,6 +75,7 @@ class TinyModel:
     add_bos: bool = False
     chat_template: str | None = CHATML_TEMPLATE
     seed: int = 0
+    split: int = 0  # tensors in each part of a split model; 0 = all in one file
     window: int | None = None  # sliding_window
     keys: Mapping[str, Any] = field(default_factory=dict)  # more metadata: {"logit_scale": 0.5}
     layer_norm: bool = False  # norms that subtract the mean have another key for their epsilon
@@ -105,9 +106,9 @@ class TinyModel:
 
 
 def write_tiny_gguf(path: Path, model: TinyModel | None = None, **options: Any) -> Path:
-    """Write `model`, or TinyModel(**options), to `path`; return `path`."""
+    """Write `model`, or TinyModel(**options), to `path`; return it, or the first part."""
     model = model or TinyModel(**options)
-    writer = GGUFWriter(path, model.architecture)
+    writer = GGUFWriter(path, model.architecture, split_max_tensors=model.split)
     _add_metadata(writer, model)
     _add_tokenizer(writer, model)
     _add_tensors(writer, model)
@@ -115,7 +116,7 @@ def write_tiny_gguf(path: Path, model: TinyModel | None = None, **options: Any) 
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return writer.format_shard_names(path)[0]
 
 
 class StableRandom:
