@@ -165,7 +165,9 @@ class Model:
         n_logits = (self.n_vocab + 15) // 16 * 16
         logits = self._floats(n_logits)
 
-        self.plan.emit(embed, **self._matrix(w.token_embd), out=self.x, scale=c.embedding_scale)
+        self.plan.emit(
+            embed, **w.token_embd.op_fields, **self._scratch, out=self.x, scale=c.embedding_scale
+        )
         for i, layer in enumerate(w.blk):
             self._attention_block(i, layer)
             self._feed_forward_block(layer)
@@ -288,7 +290,8 @@ class Model:
         self.plan.emit(
             matmul,
             meet=meet,
-            **self._matrix(matrix),
+            **matrix.op_fields,
+            **self._scratch,
             x=self.q8 if matrix.quant.group else floats,
             x_few=x_few,
             x_few_bytes=x_few_bytes,
@@ -306,23 +309,6 @@ class Model:
             "q8": self.q8 if any(m.quant.group for m in readers) else 0,
             "q16": self.q16 if FewInput.Q16 in few else 0,
             "fine8": self.fine8 if FewInput.FINE8 in few else 0,
-        }
-
-    def _matrix(self, matrix: Matrix) -> dict[str, Any]:
-        """The fields that describe a matrix to an op."""
-        quant = matrix.quant
-        return {
-            "weight": matrix.address,
-            "row_bytes": matrix.row_bytes,
-            "n_in": matrix.n_in,
-            "n_out": matrix.n_out,
-            "float_x": int(quant.group == 0),
-            "group": quant.group,
-            "dot": quant.dot,
-            "dot4": quant.dot4,
-            "unpack": quant.unpack,
-            "tile_dot": quant.tile_dot,
-            **self._scratch,
         }
 
     def _floats(self, n: int) -> int:

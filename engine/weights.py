@@ -9,6 +9,7 @@ parts would answer wrongly.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,23 @@ class Matrix:
     @property
     def n_bytes(self) -> int:
         return self.n_out * self.row_bytes
+
+    @property
+    def op_fields(self) -> dict[str, Any]:
+        """The fields that describe it to an op."""
+        quant = self.quant
+        return {
+            "weight": self.address,
+            "row_bytes": self.row_bytes,
+            "n_in": self.n_in,
+            "n_out": self.n_out,
+            "float_x": int(quant.group == 0),
+            "group": quant.group,
+            "dot": quant.dot,
+            "dot4": quant.dot4,
+            "unpack": quant.unpack,
+            "tile_dot": quant.tile_dot,
+        }
 
 
 Vector = npt.NDArray[np.float32]
