@@ -124,21 +124,8 @@ class PlanWriter:
         )
 
     def matrix(self, matrix: Matrix) -> dict[str, Any]:
-        """The fields that describe a matrix to an op."""
-        quant = matrix.quant
-        return {
-            "weight": matrix.address,
-            "row_bytes": matrix.row_bytes,
-            "n_in": matrix.n_in,
-            "n_out": matrix.n_out,
-            "float_x": int(quant.group == 0),
-            "group": quant.group,
-            "dot": quant.dot,
-            "dot4": quant.dot4,
-            "unpack": quant.unpack,
-            "tile_dot": quant.tile_dot,
-            **self.scratch,
-        }
+        """The fields that describe a matrix to an op that reads it."""
+        return {**matrix.op_fields, **self.scratch}
 
     def _integer_forms(self, *readers: Matrix) -> dict[str, Any]:
         """Where an op is to write its result as integers, for the matrices that read it."""

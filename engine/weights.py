@@ -9,6 +9,7 @@ nobody asks for is refused: a model run without one of its parts would answer wr
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +50,23 @@ class Matrix:
         bias = None if self.bias is None else _padded(self.bias[first : first + n])
         address = self.address + first * self.row_bytes
         return replace(self, address=address, n_out=n, bias=bias)
+
+    @property
+    def op_fields(self) -> dict[str, Any]:
+        """The fields that describe it to an op."""
+        quant = self.quant
+        return {
+            "weight": self.address,
+            "row_bytes": self.row_bytes,
+            "n_in": self.n_in,
+            "n_out": self.n_out,
+            "float_x": int(quant.group == 0),
+            "group": quant.group,
+            "dot": quant.dot,
+            "dot4": quant.dot4,
+            "unpack": quant.unpack,
+            "tile_dot": quant.tile_dot,
+        }
 
 
 @dataclass(frozen=True, slots=True)
