@@ -31,7 +31,7 @@ import math
 
 import numpy as np
 
-from engine.jit import inline
+from engine.jit import PROFILE, inline
 from engine.kernels.op import FEW, fields, kernel, n_rows, take
 from engine.kernels.simd import (
     L,
@@ -41,9 +41,11 @@ from engine.kernels.simd import (
     convert,
     div,
     dot,
+    dot_signed,
     exp,
     f32x8,
     f32xL,
+    flip,
     fma,
     i8x32,
     i8xL,
@@ -58,6 +60,7 @@ from engine.kernels.simd import (
     products,
     read_f32,
     read_i32,
+    reinterpret,
     shuffle,
     splat,
     stack,
@@ -136,6 +139,29 @@ def dot_fine(sums, w, x, d, scale):
     """
     count = convert(f32x8, dot(zeros(i32x8), w, load(i8x32, x)))
     return fma(count, mul(load(f32x8, d), scale), sums)
+
+
+# Where bytes above 128 would overflow the sums of pairs, they are multiplied as signed ones.
+_SIGN_BYTES = PROFILE.dot == "maddubs"
+
+
+@inline
+def dot_fine_bytes(sums, w, bias, x, d, scale):
+    """Like dot_fine for weights that stand for w - bias: at most 128, or any bytes with bias 128.
+
+    What is left to take off is fine_bias(bias) * scale times the sum of the values.
+    """
+    if bias == 128 and _SIGN_BYTES:
+        signed = reinterpret(i8x32, flip(w, 128))
+        count = convert(f32x8, dot_signed(zeros(i32x8), signed, load(i8x32, x)))
+        return fma(count, mul(load(f32x8, d), scale), sums)
+    return dot_fine(sums, w, x, d, scale)
+
+
+@inline
+def fine_bias(bias):
+    """The part of a bias that dot_fine_bytes leaves in its sums."""
+    return 0.0 if bias == 128 and _SIGN_BYTES else 1.0 * bias
 
 
 @inline

@@ -6,13 +6,31 @@ A new type is a new file and its name in the tuple below.
 from __future__ import annotations
 
 from engine.errors import UnsupportedModel
-from engine.quants import bf16, f16, f32, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0
+from engine.quants import (
+    bf16,
+    f16,
+    f32,
+    iq4_nl,
+    iq4_xs,
+    mxfp4,
+    q2_k,
+    q3_k,
+    q4_0,
+    q4_1,
+    q4_k,
+    q5_0,
+    q5_1,
+    q5_k,
+    q6_k,
+    q8_0,
+)
 from engine.quants.base import QuantType
 
-QUANTS: dict[int, QuantType] = {
-    module.QUANT.ggml_type: module.QUANT
-    for module in (f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k)
-}
+_MODULES = (
+    *(f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k),
+    *(mxfp4, iq4_nl, iq4_xs),
+)
+QUANTS: dict[int, QuantType] = {module.QUANT.ggml_type: module.QUANT for module in _MODULES}
 
 
 def quant_type(ggml_type: int, tensor: str) -> QuantType:

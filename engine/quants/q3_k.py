@@ -55,7 +55,7 @@ from engine.kernels.simd import (
     write_f32,
     zeros,
 )
-from engine.kernels.tile import STAGE_2, STAGE_8, offset_at, scale_at, tile_dot_4bit_16
+from engine.kernels.tile import STAGE_2, STAGE_8, offset_at, scale_at, tile_dot_5bit_16
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.layouts import add_half, store_half, times
 
@@ -160,5 +160,5 @@ def unpack_q3_k(w, row_bytes, n_rows, k0, kn, tile):
 
 
 QUANT = QuantType(
-    "Q3_K", 11, BLOCK, 256, 16, dequantize, FewInput.FINE8, dot_q3_k, unpack_q3_k, tile_dot_4bit_16
+    "Q3_K", 11, BLOCK, 256, 16, dequantize, FewInput.FINE8, dot_q3_k, unpack_q3_k, tile_dot_5bit_16
 )

@@ -35,6 +35,8 @@ def random_weights(quant: QuantType, rows: int, n_in: int, seed: int = 0) -> np.
     for field in quant.block.names:
         if quant.block[field] == np.dtype("<f2"):
             blocks[field] = rng.uniform(-0.01, 0.01, blocks.shape).astype(np.float16)
+    if quant.name == "MXFP4":  # powers of two
+        blocks["e"] = rng.integers(118, 124, blocks.shape)
     return blocks.view(np.uint8)
 
 

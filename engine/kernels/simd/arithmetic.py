@@ -62,6 +62,7 @@ sub = _binary("sub", "fsub")
 mul = _binary("mul", "fmul")
 div = _binary("sdiv", "fdiv")
 bor = _binary("or_", "or_")
+bxor = _binary("xor", "xor")
 
 
 def _constant_operand(int_op):
@@ -99,6 +100,18 @@ def plus_scalar(typingctx, v, n):
         elem = args[0].type.element
         n = builder.trunc(args[1], elem) if args[1].type.width > elem.width else args[1]
         return builder.add(args[0], ll.splat(builder, n, args[0].type))
+
+    return v(v, n), codegen
+
+
+@intrinsic
+def shr_scalar(typingctx, v, n):
+    """Every lane of an integer vector shifted right by n, a number below its width."""
+
+    def codegen(_context, builder, _sig, args):
+        elem = args[0].type.element
+        n = builder.trunc(args[1], elem) if args[1].type.width > elem.width else args[1]
+        return builder.lshr(args[0], ll.splat(builder, n, args[0].type))
 
     return v(v, n), codegen
 

@@ -217,6 +217,29 @@ def choose_by_bits(builder, vec, address, first, yes, no):
     return builder.select(is_set, yes, no)
 
 
+def look_up(builder, codes, table):
+    """table[code] for each of the codes, u8 below 16; table: sixteen bytes."""
+    n = codes.type.count
+    if PROFILE.dot in ("maddubs", "vnni"):
+        widest = 16 if L < 8 else 32  # pshufb looks up within 16 bytes: one table in each
+        if n > widest:
+            a, b = halves(builder, codes)
+            return concat(builder, look_up(builder, a, table), look_up(builder, b, table))
+        name = "llvm.x86.ssse3.pshuf.b.128" if n == 16 else "llvm.x86.avx2.pshuf.b"
+        places = ir.Constant(codes.type, list(table) * (n // 16))
+        return call(builder, name, codes.type, [places, codes])
+    # One bit of the code at a time halves the candidates.
+    candidates = [ir.Constant(codes.type, [value] * n) for value in table]
+    for bit in (8, 4, 2, 1):
+        here = ir.Constant(codes.type, [bit] * n)
+        is_set = builder.icmp_unsigned("==", builder.and_(codes, here), here)
+        candidates = [
+            builder.select(is_set, high, low)
+            for low, high in zip(candidates[:bit], candidates[bit:], strict=True)
+        ]
+    return candidates[0]
+
+
 def narrow_f16(builder, f, n):
     """f32 -> f16 bits (i16), to nearest even; values beyond f16 become infinity."""
     half = ir.VectorType(ir.HalfType(), n)

@@ -24,6 +24,16 @@ def dot(typingctx, acc, w, x):
 
 
 @intrinsic
+def dot_signed(typingctx, acc, w, x):
+    """Like dot for i8 weights."""
+
+    def codegen(_context, builder, _sig, args):
+        return ll.dot_i8_i8(builder, *args)
+
+    return acc(acc, w, x), codegen
+
+
+@intrinsic
 def products(typingctx, w, x):
     """COUNTS of a WIDE tile's 32 weights and the 32 i16 at address x, neighbouring products added.
 
