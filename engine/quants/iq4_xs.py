@@ -38,15 +38,14 @@ from engine.kernels.tile import tile_dot_8bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.byte_blocks import dot_byte_blocks, unpack_byte_blocks
 from engine.quants.iq4_nl import BIAS, BIASED, VALUES
-from engine.quants.layouts import nibbles
+from engine.quants.layouts import eight_nibbles, nibbles, nibbles_in_turn
 
 BLOCK = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", 128)])
 BYTES = BLOCK.itemsize
 
 
 def dequantize(blocks: Blocks) -> Floats:
-    packed = blocks["scales_l"][:, :, None]
-    low = np.concatenate([packed & 15, packed >> 4], axis=2).reshape(-1, 8)
+    low = nibbles_in_turn(blocks["scales_l"])
     high = blocks["scales_h"][:, None] >> np.arange(0, 16, 2, dtype=np.uint16) & 3
     scale = (low | high << 4).astype(np.float32) - np.float32(32)
     scale = blocks["d"].astype(np.float32)[:, None] * scale
@@ -55,13 +54,13 @@ def dequantize(blocks: Blocks) -> Floats:
     return (scale[:, :, None] * values).reshape(-1, 256)
 
 
-_LOW_OF, _HIGH_OF = Lanes(*range(0, 32, 4)), Lanes(*range(0, 16, 2))  # bits of each group
+_HIGH = Lanes(*range(0, 16, 2))  # where the high bits of each scale are
 
 
 @inline
 def _head(block, place):
-    low = mask(shr_lanes(splat(u32x8, read_i32(block + 4)), _LOW_OF), 15)
-    high = mask(shr_lanes(splat(u32x8, read_u16(block + 2)), _HIGH_OF), 3)
+    low = eight_nibbles(read_i32(block + 4))
+    high = mask(shr_lanes(splat(u32x8, read_u16(block + 2)), _HIGH), 3)
     s = plus(reinterpret(i32x8, bor(low, shl(high, 4))), -32)
     store(place, mul(convert(f32x8, s), splat(f32x8, read_f16(block))))
 

@@ -24,8 +24,10 @@ from engine.kernels.simd import (
     mask,
     merge,
     mul,
+    plus,
     read_f16_pair,
     reinterpret,
+    shl,
     shr,
     shr_lanes,
     shuffle,
@@ -34,6 +36,7 @@ from engine.kernels.simd import (
     u8x16,
     u8x32,
     u32x4,
+    u32x8,
     upper,
 )
 from engine.quants.base import Blocks
@@ -56,6 +59,27 @@ def five_bits(qs, qh):
 def times(integers, factor):
     """Eight u8 or i8, as floats, times a number."""
     return mul(convert(f32x8, convert(i32x8, integers)), splat(f32x8, factor))
+
+
+@inline
+def odd_times(integers, factor):
+    """Eight u32 below 2^31, doubled and 1 more, as floats, times a number."""
+    odd = plus(shl(integers, 1), 1)
+    return mul(convert(f32x8, reinterpret(i32x8, odd)), splat(f32x8, factor))
+
+
+def nibbles_in_turn(packed: Blocks) -> Blocks:
+    """u8[n, k] -> u8[n, 2 k]: the low nibble of each byte, then its high one."""
+    return np.stack([packed & 15, packed >> 4], axis=2).reshape(len(packed), -1)
+
+
+_NIBBLE = Lanes(*range(0, 32, 4))
+
+
+@inline
+def eight_nibbles(word):
+    """The nibbles of a 32-bit number, the lowest first: u32x8."""
+    return mask(shr_lanes(splat(u32x8, word), _NIBBLE), 15)
 
 
 def scales_and_minima(packed: Blocks) -> tuple[Blocks, Blocks]:

@@ -102,7 +102,8 @@ def _constant_kind(context, _builder, _type, _value):
     return context.get_dummy_value()
 
 
-u8x16, u8x32, u16x32 = Vec("u8", 16), Vec("u8", 32), Vec("u16", 32)
+u8x16, u8x32 = Vec("u8", 16), Vec("u8", 32)
+u16x8, u16x32 = Vec("u16", 8), Vec("u16", 32)
 u32x4, u32x8 = Vec("u32", 4), Vec("u32", 8)
 i8x16, i8x32 = Vec("i8", 16), Vec("i8", 32)
 i32x8, f32x2, f32x8 = Vec("i32", 8), Vec("f32", 2), Vec("f32", 8)

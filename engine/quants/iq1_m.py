@@ -1,0 +1,98 @@
+"""IQ1_M: 256 weights in 56 bytes: sixteen groups of 16, each two runs of 8 from IQ1_S's grid.
+
+qs      u8[32]    low eight bits of the runs' numbers in the grid
+qh      u8[16]    a nibble for each run, the low one first: the number's high three bits, and the
+                  sign of the shift: set = minus
+scales  u16[4]    bits 0-11: scales s of four groups, three bits each; bits 12-15: four bits of d,
+                  an f16, from the lowest up
+
+weight = d * (2 s + 1) * (grid value + 1/8 or - 1/8), grid values being -1, 0 and 1
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.jit import inline
+from engine.kernels.op import part
+from engine.kernels.simd import (
+    Lanes,
+    mask,
+    read_f16,
+    read_i32,
+    read_u8,
+    read_u16,
+    shr_lanes,
+    splat,
+    store,
+    u32x8,
+    write_u16,
+)
+from engine.kernels.tile import tile_dot_5bit_16
+from engine.quants.base import Blocks, FewInput, Floats, QuantType
+from engine.quants.byte_blocks import dot_byte_blocks, unpack_byte_blocks
+from engine.quants.grids import from_runs_of_8
+from engine.quants.iq1_s import BIAS, EIGHTHS, GRID
+from engine.quants.layouts import nibbles_in_turn, odd_times
+
+BLOCK = np.dtype([("qs", "u1", 32), ("qh", "u1", 16), ("scales", "<u2", 4)])
+BYTES = BLOCK.itemsize
+# With the sign as twelfth bit of a run's number.
+SHIFTED = np.concatenate([EIGHTHS + np.int8(2), EIGHTHS])
+
+
+def dequantize(blocks: Blocks) -> Floats:
+    a, b, c, e = (blocks["scales"][:, i] for i in range(4))
+    d = (a >> 12 | b >> 8 & 0xF0 | c >> 4 & 0xF00 | e & 0xF000).view(np.float16)
+    s = (blocks["scales"][:, :, None] >> np.array([0, 3, 6, 9], np.uint16) & 7).reshape(-1, 16)
+    scale = d.astype(np.float32)[:, None] * (np.float32(2) * s.astype(np.float32) + np.float32(1))
+    high = nibbles_in_turn(blocks["qh"]).astype(np.uint16)
+    shift = np.where(high & 8, np.float32(-0.125), np.float32(0.125))
+    values = GRID[blocks["qs"] | (high & 7) << 8] + shift[:, :, None]
+    return (scale[:, :, None] * values.reshape(-1, 16, 16)).reshape(-1, 256)
+
+
+_THREES = Lanes(0, 3, 6, 9, 16, 19, 22, 25)  # where the scales are in two words
+
+
+@inline
+def _head(block, place):
+    words = block + 48
+    low = read_u16(words) >> 12 | read_u16(words + 2) >> 8 & 0xF0
+    write_u16(place, low | read_u16(words + 4) >> 4 & 0xF00 | read_u16(words + 6) & 0xF000)
+    d = read_f16(place) * 0.125
+    first, second = splat(u32x8, read_i32(words)), splat(u32x8, read_i32(words + 4))
+    store(place, odd_times(mask(shr_lanes(first, _THREES), 7), d))
+    store(place + 32, odd_times(mask(shr_lanes(second, _THREES), 7), d))
+
+
+@inline
+def _weights(block, place, g):
+    grid, q, h = (
+        np.int64(SHIFTED.ctypes.data),
+        block + 4 * g,
+        np.int64(read_u16(block + 32 + 2 * g)),
+    )
+    return from_runs_of_8(
+        grid,
+        read_u8(q) | h << 8 & 0xF00,
+        read_u8(q + 1) | h << 4 & 0xF00,
+        read_u8(q + 2) | h & 0xF00,
+        read_u8(q + 3) | h >> 4 & 0xF00,
+    )
+
+
+@part(6)
+def dot_iq1_m(w, row_bytes, n_rows, n_in, x, out):
+    dot_byte_blocks(_head, _weights, 16, BIAS, BYTES, w, row_bytes, n_rows, n_in, x, out)
+
+
+@part(6)
+def unpack_iq1_m(w, row_bytes, n_rows, k0, kn, tile):
+    unpack_byte_blocks(_head, _weights, 16, BIAS, BYTES, w, row_bytes, n_rows, k0, kn, tile)
+
+
+QUANT = QuantType(
+    "IQ1_M", 29, BLOCK, 256, 16, dequantize, FewInput.FINE8,
+    dot_iq1_m, unpack_iq1_m, tile_dot_5bit_16,
+)  # fmt: skip

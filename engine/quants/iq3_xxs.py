@@ -1,0 +1,84 @@
+"""IQ3_XXS: 256 weights in 98 bytes: eight groups of 32, each eight runs of 4 from a grid of 256.
+
+d      f16
+qs     u8[64]    the runs' numbers in the grid
+words  u32[8]    a group:
+
+        bits 0-27     seven sign bits for each 8 weights; the eighth makes their number even
+        bits 28-31    scale s
+
+weight = d * (s + 1/2) / 2 * grid value, 4 to 62, or minus that where the bit is set
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from gguf import quants
+
+from engine.jit import inline
+from engine.kernels.op import part
+from engine.kernels.simd import (
+    load,
+    load_pieces,
+    read_f16,
+    read_i32,
+    read_u8,
+    shr,
+    store,
+    u8x32,
+    u32x8,
+)
+from engine.kernels.tile import tile_dot_7bit
+from engine.quants.base import Blocks, FewInput, Floats, QuantType
+from engine.quants.byte_blocks import EXTRA, dot_byte_blocks, unpack_byte_blocks
+from engine.quants.grids import add_parity, grid_of, seven_bits, sign_bits, signed, signs_of_bits
+from engine.quants.layouts import odd_times
+
+BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 64), ("words", "<u4", 8)])
+BYTES = BLOCK.itemsize
+GRID = grid_of(quants.IQ3_XXS)
+BIAS = 62
+
+
+def dequantize(blocks: Blocks) -> Floats:
+    d = blocks["d"].astype(np.float32)[:, None] * np.float32(0.5)
+    scale = d * ((blocks["words"] >> 28).astype(np.float32) + np.float32(0.5))
+    signs = signs_of_bits(add_parity(seven_bits(blocks["words"])))
+    values = GRID[blocks["qs"]].reshape(-1, 256) * signs
+    return (scale[:, :, None] * values.reshape(-1, 8, 32)).reshape(-1, 256)
+
+
+@inline
+def _head(block, place):
+    words = load(u32x8, block + 66)
+    store(place, odd_times(shr(words, 28), read_f16(block) * 0.25))
+    store(place + EXTRA, sign_bits(words))
+
+
+@inline
+def _run(q):
+    return np.int64(GRID.ctypes.data) + 4 * read_u8(q)
+
+
+@inline
+def _weights(block, place, g):
+    q = block + 2 + 8 * g
+    first = _run(q), _run(q + 1), _run(q + 2), _run(q + 3)
+    sizes = load_pieces(u8x32, (*first, _run(q + 4), _run(q + 5), _run(q + 6), _run(q + 7)))
+    return signed(sizes, read_i32(place + EXTRA + 4 * g), BIAS)
+
+
+@part(6)
+def dot_iq3_xxs(w, row_bytes, n_rows, n_in, x, out):
+    dot_byte_blocks(_head, _weights, 32, BIAS, BYTES, w, row_bytes, n_rows, n_in, x, out)
+
+
+@part(6)
+def unpack_iq3_xxs(w, row_bytes, n_rows, k0, kn, tile):
+    unpack_byte_blocks(_head, _weights, 32, BIAS, BYTES, w, row_bytes, n_rows, k0, kn, tile)
+
+
+QUANT = QuantType(
+    "IQ3_XXS", 18, BLOCK, 256, 32, dequantize, FewInput.FINE8,
+    dot_iq3_xxs, unpack_iq3_xxs, tile_dot_7bit,
+)  # fmt: skip
