@@ -128,6 +128,7 @@ def products_i16(builder, w, x):
 
 
 def in_halves(builder, op, *args):
+    """op(builder, ...) of the lower halves of vectors, then of the upper ones, joined."""
     parts = [halves(builder, a) for a in args]
     return concat(builder, op(builder, *[p[0] for p in parts]), op(builder, *[p[1] for p in parts]))
 
@@ -223,11 +224,15 @@ def look_up(builder, codes, table):
     if PROFILE.dot in ("maddubs", "vnni"):
         widest = 16 if L < 8 else 32  # pshufb looks up within 16 bytes: one table in each
         if n > widest:
-            a, b = halves(builder, codes)
-            return concat(builder, look_up(builder, a, table), look_up(builder, b, table))
+            return in_halves(builder, lambda b, half: look_up(b, half, table), codes)
         name = "llvm.x86.ssse3.pshuf.b.128" if n == 16 else "llvm.x86.avx2.pshuf.b"
         places = ir.Constant(codes.type, list(table) * (n // 16))
         return call(builder, name, codes.type, [places, codes])
+    if PROFILE.machine == "aarch64":
+        if n > 16:
+            return in_halves(builder, lambda b, half: look_up(b, half, table), codes)
+        places = ir.Constant(codes.type, table)
+        return call(builder, "llvm.aarch64.neon.tbl1.v16i8", codes.type, [places, codes])
     # One bit of the code at a time halves the candidates.
     candidates = [ir.Constant(codes.type, [value] * n) for value in table]
     for bit in (8, 4, 2, 1):
