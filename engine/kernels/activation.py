@@ -12,8 +12,8 @@ and h are what an offset in the weights is multiplied with.
     q16    few rows (decode), where memory is the limit and precision nearly free
         q  i16[n]        then d, s, h as above; the largest becomes 32767
 
-    fine8  few rows for weights that must be unpacked fast (256 to a block): 8 bits, but a scale for
-           each 4, which loses a tenth of what a scale for each 32 does
+    fine8  few rows for weights that must be unpacked fast (256 to a block, or values from a table):
+           8 bits, but a scale for each 4, which loses a tenth of what a scale for each 32 does
         q  i8[n]
         d  f32[n / 4]
         s  f32[n / 32]

@@ -1,7 +1,7 @@
 """Layouts that the blocks of several types share: how weights and scales are packed.
 
-Nibbles and fifth bits (Q4_0 to Q5_1), six-bit scales and minima (Q4_K, Q5_K), and halves of 128
-weights with a scale for each 16 (Q2_K, Q3_K, Q6_K).
+Nibbles and fifth bits (Q4_0 to Q5_1), six-bit scales and minima (Q4_K, Q5_K), halves of 128 weights
+with a scale for each 16 (Q2_K, Q3_K, Q6_K), and four-bit scales (IQ2, IQ3, IQ4_XS).
 """
 
 from __future__ import annotations
