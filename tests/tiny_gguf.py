@@ -44,6 +44,15 @@ RANDOM_BLOCKS: Mapping[T, tuple[tuple[int, float], ...]] = {
     T.Q4_K: ((0, 1.0), (2, 7.5)),
     T.Q5_K: ((0, 1.0), (2, 15.5)),
     T.Q6_K: ((208, 1.0),),
+    T.IQ4_NL: ((0, 1.0),),
+    T.IQ4_XS: ((0, 1.0),),
+    T.IQ3_S: ((0, 1.0),),
+    T.IQ3_XXS: ((0, 1.0),),
+    T.IQ2_S: ((0, 1.0),),
+    T.IQ2_XS: ((0, 1.0),),
+    T.IQ2_XXS: ((0, 1.0),),
+    T.IQ1_S: ((0, 1.0),),
+    T.IQ1_M: (),  # its scale lies in four nibbles
 }
 
 
@@ -125,6 +134,10 @@ def random_rows(
         for offset, ratio in RANDOM_BLOCKS[ggml_type]:
             f16 = (scale * ratio * spread).astype(np.float16)
             blocks[:, offset : offset + 2] = f16.view(np.uint8)
+        if ggml_type == T.IQ1_M:
+            bits = (scale * spread).astype(np.float16).view(np.uint16)
+            words = blocks[:, 48:].view(np.uint16)
+            words[:] = words & 0xFFF | bits >> np.array([0, 4, 8, 12], np.uint16) << 12
 
     set_scales(0.01)
     set_scales(0.01 * std / float(quants.dequantize(blocks, ggml_type).std()))

@@ -92,7 +92,7 @@ def test_a_tensor_of_an_unsupported_type(changed: Callable[..., Path]) -> None:
     def as_f64(tensors: Tensors) -> None:
         tensors[Q] = tensors[Q].astype(np.float64)
 
-    with pytest.raises(UnsupportedModel, match=r"supported: .*Q4_K") as caught:
+    with pytest.raises(UnsupportedModel, match=r"'F64'; supported: .*Q4_K") as caught:
         read(changed(as_f64))
     assert Q in str(caught.value)
 
