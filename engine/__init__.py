@@ -13,6 +13,8 @@ What is named here is the public API; nothing else is imported from outside.
 from typing import TYPE_CHECKING, Any
 
 from engine.config import EngineConfig
+from engine.context import FittedChat
+from engine.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallDelta, ToolCallStart
 from engine.errors import (
     ChatTemplateError,
     ConfigError,
@@ -22,10 +24,15 @@ from engine.errors import (
     EngineFailed,
     GGUFError,
     InvalidRequest,
+    OutOfMemory,
     QueueFull,
+    Replaced,
+    TimedOut,
     UnsupportedModel,
 )
 from engine.generation import (
+    Difference,
+    Estimate,
     Event,
     Failed,
     Finished,
@@ -33,49 +40,74 @@ from engine.generation import (
     Generation,
     Phase,
     Progress,
+    PromptScored,
     Timings,
     Token,
 )
-from engine.info import LoadProgress, ModelInfo
+from engine.info import LoadProgress, ModelInfo, SavedChat
+from engine.memory_report import ChatMemory, MemoryReport
+from engine.request_options import RequestOptions
 from engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from engine.engine import Engine
+    from engine.grammar import Grammar
 
 __all__ = [
+    "ChatMemory",
     "ChatTemplateError",
     "ConfigError",
+    "ContentDelta",
     "ContextLengthExceeded",
+    "Delta",
+    "Difference",
     "Engine",
     "EngineClosed",
     "EngineConfig",
     "EngineError",
     "EngineFailed",
+    "Estimate",
     "Event",
     "Failed",
     "FinishReason",
     "Finished",
+    "FittedChat",
     "GGUFError",
     "Generation",
+    "Grammar",
     "InvalidRequest",
     "LoadProgress",
+    "MemoryReport",
     "ModelInfo",
+    "OutOfMemory",
     "Phase",
     "Progress",
+    "PromptScored",
     "QueueFull",
+    "ReasoningDelta",
+    "Replaced",
+    "RequestOptions",
     "SamplingParams",
+    "SavedChat",
+    "TimedOut",
     "Timings",
     "Token",
+    "ToolCallDelta",
+    "ToolCallStart",
     "UnsupportedModel",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Engine comes when it is asked for: NumPy and the tokenizers take 0.2 s, for which a server
-    need not wait before it listens.
+    """Engine and Grammar come when they are asked for: NumPy and the tokenizers take 0.2 s, for
+    which a server need not wait before it listens.
     """
     if name == "Engine":
         from engine.engine import Engine
 
         return Engine
+    if name == "Grammar":
+        from engine.grammar import Grammar
+
+        return Grammar
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

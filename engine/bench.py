@@ -52,7 +52,8 @@ def run(
         load_s = time.perf_counter() - start
         if answer_check:
             _check_answer(engine)
-        chat = engine._chat
+        engine._cache.clear()
+        chat = engine._new_chat()
         engine._model.batch.allow()  # whatever became of the question
         prefill_s, decode_s = [], []
         for rep in range(reps + 1):

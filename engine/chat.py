@@ -1,4 +1,8 @@
-"""One chat: its tokens, the pages that hold their keys and values, and how it grows and shrinks."""
+"""One chat: its tokens, the pages that hold their keys and values, and how it grows and shrinks.
+
+Chats may share pages; whoever writes to a shared one takes a copy first. Which chats there are is
+chat_cache.py's.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import numpy.typing as npt
 from engine.kernels.kv_page import PAGE
 from engine.kv_cache import PagePool
 from engine.model import Model
+from engine.plan import Part
 
 Logits = npt.NDArray[np.float32]
 
@@ -25,9 +30,11 @@ class Chat:
         self.ids: list[int] = []
         self.n_ctx = n_ctx
         self.max_rows = model.max_rows
+        self.pages: list[int] = []
         self._model, self._pool = model, pool
-        self._pages: list[int] = []
         self._table = np.zeros(n_pages(n_ctx), np.int64)  # page addresses, for the kernels
+
+    # --- reading ------------------------------------------------------------------------------
 
     def prefill(self, tokens: Sequence[int], want_logits: bool = True) -> Logits | None:
         """Read up to `max_rows` tokens. Returns the last one's logits f32[n_vocab] if they are
@@ -53,42 +60,112 @@ class Chat:
         """Read tokens; returns the logits f32[n_tokens, n_vocab] after each."""
         return self._read(tokens, range(len(tokens)))
 
+    def _read(self, tokens: Sequence[int], rows_out: Sequence[int]) -> Logits:
+        logits = self._model.forward([self._part(tokens, rows_out)])
+        self.ids += tokens
+        return logits
+
+    def _part(self, tokens: Sequence[int], rows_out: Sequence[int]) -> Part:
+        """These tokens as rows of a batch, and room for them in the cache.
+
+        Raises MemoryError when the pool is out of pages; then nothing has changed.
+        """
+        first = len(self.ids)
+        end = first + len(tokens)
+        assert end <= self.n_ctx, f"{end} tokens in a context of {self.n_ctx}"
+        if self._must_copy():
+            last = first // PAGE
+            own = self._pool.copy(self.pages[last])
+            self._pool.free(self.pages[last])
+            self._set_page(last, own)
+        while len(self.pages) < n_pages(end):
+            page = self._pool.take()
+            self.pages.append(page)
+            self._set_page(len(self.pages) - 1, page)
+        return Part(tokens, first, self._table.ctypes.data, rows_out)
+
+    # --- pages --------------------------------------------------------------------------------
+
+    def n_pages_to_take(self, n: int) -> int:
+        """Pages that reading n more tokens takes from the pool."""
+        missing = n_pages(len(self.ids) + n) - len(self.pages)
+        return max(missing, 0) + self._must_copy()
+
     def keep_prefix(self, prompt_ids: Sequence[int]) -> int:
         """Cut the chat back to the longest beginning that it shares with a prompt. Returns how many
         tokens stay.
 
         At least the prompt's last token is left to be read: its logits are needed.
         """
-        n = 0
-        for ours, theirs in zip(self.ids, prompt_ids[:-1], strict=False):
-            if ours != theirs:
-                break
-            n += 1
+        n = min(count_common(self.ids, prompt_ids), len(prompt_ids) - 1)
         self.truncate_to(n)
         return n
 
     def truncate_to(self, n: int) -> None:
         """Forget all tokens after the first n."""
         del self.ids[n:]
-        while len(self._pages) > n_pages(n):
-            self._pool.free(self._pages.pop())
+        while len(self.pages) > n_pages(n):
+            self._pool.free(self.pages.pop())
 
     def restart(self) -> None:
         """Forget everything."""
         self.truncate_to(0)
 
-    def _read(self, tokens: Sequence[int], rows_out: Sequence[int]) -> Logits:
-        end = len(self.ids) + len(tokens)
-        assert end <= self.n_ctx, f"{end} tokens in a context of {self.n_ctx}"
-        while len(self._pages) < n_pages(end):
-            page = self._pool.take()
-            self._table[len(self._pages)] = self._pool.address(page)
-            self._pages.append(page)
-        logits = self._model.forward(tokens, len(self.ids), self._table.ctypes.data, rows_out)
-        self.ids += tokens
-        return logits
+    def fork(self, n: int) -> Chat:
+        """Another chat with the first n tokens of this one, in the same pages."""
+        chat = Chat(self._model, self._pool, self.n_ctx)
+        chat.ids = self.ids[:n]
+        chat.pages = self.pages[: n_pages(n)]
+        chat._table[: len(chat.pages)] = self._table[: len(chat.pages)]
+        for page in chat.pages:
+            self._pool.share(page)
+        return chat
+
+    def adopt(self, ids: Sequence[int], pages: Sequence[int]) -> None:
+        """Fill an empty chat with tokens and the pages that hold them, now this chat's own."""
+        assert not self.ids and not self.pages, "the chat is not empty"
+        self.ids = list(ids)
+        for i, page in enumerate(pages):
+            self.pages.append(page)
+            self._set_page(i, page)
+
+    def _must_copy(self) -> bool:
+        """Whether the next token goes to a page that another chat uses too."""
+        last = len(self.ids) // PAGE
+        return last < len(self.pages) and self._pool.is_shared(self.pages[last])
+
+    def _set_page(self, i: int, page: int) -> None:
+        self.pages[i] = page
+        self._table[i] = self._pool.address(page)
+
+
+def next_of(chats: Sequence[Chat], tokens: Sequence[int]) -> Logits:
+    """Read one token of each chat in one run; returns logits f32[n_chats, n_vocab] of what follows.
+
+    Raises what Chat.prefill raises.
+    """
+    parts = [chat._part([token], [0]) for chat, token in zip(chats, tokens, strict=True)]
+    logits = chats[0]._model.forward(parts)
+    for chat, token in zip(chats, tokens, strict=True):
+        chat.ids.append(token)
+    return logits
 
 
 def n_pages(n_tokens: int) -> int:
     """Pages that hold n tokens."""
     return (n_tokens + PAGE - 1) // PAGE
+
+
+def count_common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two sequences share from the beginning.
+
+    Halves the range: comparing slices costs nanoseconds per token, a loop over them far more.
+    """
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -22,13 +22,35 @@ _INSTEAD_OF_CONTENT: Final = ("tool_calls", "reasoning_content", "reasoning", "r
 
 def normalise_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """New messages. `content` is text, or None where there is none; tool-call arguments are objects
-    unless they cannot be read as one; fields that are null are absent; the rest is as it was.
+    unless they cannot be read as one; fields that are null are absent; calls have ids, and their
+    results have these and the functions' names; the rest is as it was.
 
     Raises InvalidRequest naming the field.
     """
     if not messages:
         raise InvalidRequest("messages is empty; a chat needs at least one", "messages")
-    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    normal = [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    _link_results(normal)
+    return normal
+
+
+def _link_results(messages: list[dict[str, Any]]) -> None:
+    """Give ids to calls without one, and to each result the id and the name of its call: the one it
+    names, or else the first that has no result yet.
+    """
+    waiting: dict[str, str] = {}  # call id -> function name
+    n_calls = 0
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            call["id"] = call.get("id") or f"call{n_calls:05d}"  # a form that no template refuses
+            n_calls += 1
+            waiting[call["id"]] = call["function"]["name"]
+        if message["role"] == "tool":
+            call_id = message.get("tool_call_id") or next(iter(waiting), "")
+            name = waiting.pop(call_id, "")
+            message["tool_call_id"] = call_id
+            if name:
+                message.setdefault("name", name)
 
 
 def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, Self
 
@@ -20,6 +21,7 @@ from engine.chat_messages import normalise_messages
 from engine.errors import ChatTemplateError, InvalidRequest
 from engine.gguf_file import GGUFFile
 from engine.special_tokens import SpecialTokens, unshield
+from engine.template_fit import completed, fit
 from engine.template_sandbox import (
     MAX_STEPS,
     GivenList,
@@ -29,8 +31,17 @@ from engine.template_sandbox import (
     strftime_now,
     to_json,
 )
-from engine.template_style import Message, TemplateStyle, find_style
+from engine.template_style import (
+    SPECIMEN,
+    SPECIMEN_TOOL,
+    SPECIMEN_VARIABLES,
+    Message,
+    TemplateStyle,
+    find_style,
+)
 from engine.tokenizer import Tokenizer
+from engine.tool_formats import find_tool_format
+from engine.tool_formats.base import ToolFormat
 
 CHATML: Final = (
     "{% for message in messages %}"
@@ -52,6 +63,9 @@ NO_TEMPLATE: Final = (
     "this model's file has no chat template, and its vocabulary is neither ChatML's nor Llama 3's;"
     " use plain completions, or a model made for chat"
 )
+
+TEMPLATE_KEY: Final = "tokenizer.chat_template"
+TEMPLATE_NAMES: Final = ("default", "tool_use")  # behind the key and a point, in some files
 
 ASSISTANT_TEXTS: Final = ("content", "reasoning_content", "reasoning", "thinking")
 THINKING_TAGS: Final = frozenset({"<think>", "</think>", "[THINK]", "[/THINK]"})
@@ -79,12 +93,15 @@ class ChatTemplate:
         tokens: Mapping[str, str] | None = None,
         control: Iterable[str] = (),
         user_defined: Iterable[str] = (),
+        variants: Mapping[str, ChatTemplate] | None = None,
     ) -> None:
         """Compile; a bad template does not raise but sets `error`.
 
         tokens: variables that hold a token's text, such as bos_token.
         control, user_defined: texts of the model's special tokens.
+        variants: the model's other templates by name; `tool_use` serves chats with tools.
         """
+        self._variants = variants or {}
         self.source: Final = source
         self.error = "" if source else NO_TEMPLATE
         self.variables: frozenset[str] = frozenset()
@@ -112,10 +129,13 @@ class ChatTemplate:
             if token_id is not None and 0 <= token_id < tokenizer.n_vocab:
                 tokens[variable] = vocabulary.texts[token_id]
         special = vocabulary.control.keys() | vocabulary.user_defined.keys()
-        source = gguf.get_str("tokenizer.chat_template", "")
-        if not source:
+        known = (tokens, vocabulary.control, vocabulary.user_defined)
+        named = {name: gguf.get_str(f"{TEMPLATE_KEY}.{name}", "") for name in TEMPLATE_NAMES}
+        source = gguf.get_str(TEMPLATE_KEY, "") or named.pop("default")
+        if not source and not any(named.values()):
             source = next((text for text, needed in DEFAULTS if needed <= special), "")
-        return cls(source, tokens, vocabulary.control, vocabulary.user_defined)
+        variants = {name: cls(text, *known) for name, text in named.items() if text}
+        return cls(source, *known, variants)
 
     def render(
         self,
@@ -131,10 +151,16 @@ class ChatTemplate:
         template_kwargs: more variables for the template, such as enable_thinking.
         Raises ChatTemplateError (none there, it refuses, it fails), InvalidRequest (bad messages).
         """
+        if tools and "tool_use" in self._variants:
+            return self._variants["tool_use"].render(
+                messages,
+                add_generation_prompt=add_generation_prompt,
+                tools=tools,
+                documents=documents,
+                template_kwargs=template_kwargs,
+            )
         if self.error:
             raise ChatTemplateError(self.error)
-        if tools and not self.variables & {"tools", "functions"}:
-            raise InvalidRequest("this model's chat template has no place for tools", "tools")
         if documents and "documents" not in self.variables:
             raise InvalidRequest("this model's chat template has no place for them", "documents")
         for name in template_kwargs or {}:
@@ -152,23 +178,65 @@ class ChatTemplate:
                 "documents": _shielded(documents, self._all_tokens),
                 "add_generation_prompt": add_generation_prompt,
             }
-            return self._render(shielded, self._style)
+            return self._render_fitting(shielded)
         except TemplateRefusal as refusal:
             raise ChatTemplateError(unshield(str(refusal))) from None
         except Exception as error:  # anything: the template is a stranger's code
             reason = unshield(_reason(error))
             raise ChatTemplateError(f"the model's chat template failed: {reason}") from error
 
+    def _render_fitting(self, variables: Mapping[str, Any]) -> str:
+        """Render what the template can show as it is, the rest as text.
+
+        Some templates fail on tools without a description, or on schemas they do not know; then the
+        tools are completed, and at last told as text.
+        """
+        style, tools = self._style, variables["tools"]
+        attempts = [(style, tools)]
+        if tools:
+            attempts.append((style, GivenList(map(completed, tools))))
+            attempts.append((replace(style, shows_tools=False), tools))
+        for i, (style, tools) in enumerate(attempts):
+            messages = fit(variables["messages"], tools, style, self.tool_format)
+            shown = tools if style.shows_tools else None
+            try:
+                return self._render({**variables, "messages": messages, "tools": shown}, style)
+            except TemplateRefusal:
+                raise
+            except Exception:
+                if i == len(attempts) - 1:
+                    raise
+        raise AssertionError("there is at least one attempt")
+
+    @cached_property
+    def specimen(self) -> str:
+        """What the template prints of a small chat with thinking and a tool call; '' if it fails.
+        Its marks are those of the model, even where the source puts them together from parts.
+        """
+        return self._try(SPECIMEN, self._style, tools=[SPECIMEN_TOOL], **SPECIMEN_VARIABLES)
+
+    @cached_property
+    def tool_format(self) -> ToolFormat:
+        """How the model writes tool calls."""
+        return find_tool_format(self.marked_text)
+
+    @property
+    def marked_text(self) -> str:
+        """Where to look for the marks of the model's replies."""
+        texts = [self.source, self.specimen]
+        return "".join(texts + [variant.marked_text for variant in self._variants.values()])
+
     @cached_property
     def _style(self) -> TemplateStyle:
-        def try_render(messages: list[Message], style: TemplateStyle) -> str:
-            try:
-                variables = {"messages": messages, "add_generation_prompt": True}
-                return self._render(variables, style, max_steps=100_000)
-            except Exception:
-                return ""
+        return find_style(self._try, self.source)
 
-        return find_style(try_render)
+    def _try(self, messages: list[Message], style: TemplateStyle, **variables: Any) -> str:
+        """What the template prints of a small chat; '' when it fails."""
+        try:
+            given = {**variables, "messages": messages, "add_generation_prompt": True}
+            return self._render(given, style, max_steps=100_000)
+        except Exception:
+            return ""
 
     def _render(
         self, variables: Mapping[str, Any], style: TemplateStyle, max_steps: int = MAX_STEPS
@@ -190,9 +258,7 @@ class ChatTemplate:
         )
 
     def _prepare(self, message: Message) -> Message:
-        """The message shielded, and from a role that the template knows."""
-        if message["role"] == "developer" and "developer" not in self.source:
-            message = {**message, "role": "system"}  # OpenAI's newer word for it
+        """The message shielded."""
         own = ASSISTANT_TEXTS if message["role"] == "assistant" else ()
         return {
             _shielded(key, self._all_tokens): _shielded(

@@ -10,6 +10,9 @@ EngineError
 │   ├── ContextLengthExceeded
 │   └── ChatTemplateError  the template refused the messages, or failed on them
 ├── QueueFull              too many requests wait already
+├── TimedOut               the request's time was up before its first token
+├── Replaced               a newer request of the same client made this waiting one needless
+├── OutOfMemory            the machine has too little memory left for this request
 ├── EngineClosed           submitted after close()
 └── EngineFailed           the engine thread died; every present and future request gets this
 """
@@ -82,9 +85,38 @@ class ChatTemplateError(InvalidRequest):
 class QueueFull(EngineError):
     """As many requests wait as the configuration allows."""
 
-    def __init__(self, n_waiting: int) -> None:
-        super().__init__(f"{n_waiting} requests are waiting already; try again later")
+    def __init__(self, n_waiting: int, retry_after_s: float = 1.0) -> None:
+        super().__init__(
+            f"{n_waiting} requests are waiting already; try again in {retry_after_s:.0f} s"
+        )
         self.n_waiting = n_waiting
+        self.retry_after_s = retry_after_s  # when a place may be free, by what was measured
+
+
+class TimedOut(EngineError):
+    """The request's time was up before the reply's first token."""
+
+    def __init__(self, waited_s: float, n_prefilled: int, n_prompt: int) -> None:
+        where = (
+            f"{n_prefilled} of its {n_prompt} prompt tokens were read"
+            if n_prefilled
+            else "it was still in the queue"
+        )
+        super().__init__(f"the request's time was up after {waited_s:.1f} s, when {where}")
+        self.waited_s = waited_s
+        self.n_prefilled = n_prefilled
+        self.n_prompt = n_prompt
+
+
+class Replaced(EngineError):
+    """A newer request of the same client made this one needless while it waited."""
+
+    def __init__(self) -> None:
+        super().__init__("a newer request of the same client replaced this one in the queue")
+
+
+class OutOfMemory(EngineError):
+    """The machine has too little memory left. Later there may be more."""
 
 
 class EngineClosed(EngineError):

@@ -1,6 +1,6 @@
 """The transformer, top to bottom: the plan for a model's weights, run over batches.
 
-Knows no chats and no text. One plan serves prefill (many rows) and decode (one row).
+Knows no chats and no text. One plan serves prefill (many rows) and decode (a row of each chat).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from engine.kernels.activation import (
     rms_norm,
     silu_mul,
 )
-from engine.kernels.kv_page import layer_bytes
+from engine.kernels.kv_page import KV_TYPES, layer_bytes
 from engine.kernels.matmul import embed, matmul
-from engine.kernels.op import FEW
-from engine.kernels.rope import rope_and_store, rope_angles
+from engine.kernels.op import ARRIVED_BYTES, FEW
+from engine.kernels.rope import ROPE_AND_STORE, rope_angles
 from engine.kernels.team import Team
 from engine.kernels.tile import tile_bytes
 from engine.model_config import ModelConfig
 from engine.pace import Pace
-from engine.plan import Batch, Plan, Workspace
+from engine.plan import Batch, Part, Plan, Workspace
 from engine.quants.base import FewInput
 from engine.weights import LayerWeights, Matrix, Vector, Weights
 
@@ -54,7 +54,9 @@ class Model:
     """A model ready to run: weights, plan, workspace and thread team.
 
     max_rows: tokens of one run at most.
+    on_layout: called when all sizes are known, before anything is compiled; may raise.
     on_compile: called with (done, total) while kernels are compiled or loaded.
+    kv_type:    of keys and values in the pages: a key of KV_TYPES.
     """
 
     def __init__(
@@ -64,6 +66,8 @@ class Model:
         max_rows: int,
         n_threads: int,
         on_compile: Callable[[int, int], None] = lambda done, total: None,
+        on_layout: Callable[[Model], None] = lambda model: None,
+        kv_type: str = "f16",
     ) -> None:
         self.config = config
         self.weights = weights
@@ -72,12 +76,15 @@ class Model:
         self.n_weights_per_token = sum(m.n_in * m.n_out for w in weights.blk for m in w.matrices())
         self.batch = Batch(max_rows)
         self.workspace = Workspace()
-        self.page_bytes = config.n_layer * layer_bytes.py_func(config.n_head_kv, config.head_dim)
+        self._kv_type = KV_TYPES[kv_type]
+        self._layer_bytes = layer_bytes(self._kv_type, config.n_head_kv, config.head_dim)
+        self.page_bytes = config.n_layer * self._layer_bytes
         self.plan = Plan()
         self._n_threads = n_threads
         self._buffer_rows = (max_rows + _ROW_GROUP - 1) // _ROW_GROUP * _ROW_GROUP
         self._frequencies: list[npt.NDArray[np.float64]] = []
         self._logits = self._lay_out()
+        on_layout(self)
         functions = self.plan.functions()
         for done, function in enumerate(functions):
             on_compile(done, len(functions))
@@ -87,18 +94,17 @@ class Model:
         self.team = Team(n_threads)
         self.pace = Pace(n_threads)
 
-    def forward(
-        self, tokens: Sequence[int], first_pos: int, pages: int, rows_out: Sequence[int]
-    ) -> npt.NDArray[np.float32]:
-        """Run the plan over one chat's next tokens, at most max_rows.
+    def forward(self, parts: Sequence[Part]) -> npt.NDArray[np.float32]:
+        """Run the plan over the next tokens of one or several chats, at most max_rows together.
 
-        pages: address of the chat's page table.
-        Returns logits f32[len(rows_out), n_vocab] of the rows named in rows_out, overwritten by
-        the next run. Raises Cancelled when the batch was cancelled meanwhile.
+        Returns logits f32[n, n_vocab] of the rows that the parts name in rows_out, in order,
+        overwritten by the next run. Raises Cancelled when the batch was cancelled meanwhile.
         """
-        planes = 2 if len(tokens) * self.n_weights_per_token <= _PRECISE_WORK else 1
-        self.batch.fill(tokens, first_pos, pages, rows_out, planes)
-        if len(tokens) > 1:
+        n_rows = sum(len(part.tokens) for part in parts)
+        n_out = sum(len(part.rows_out) for part in parts)
+        planes = 2 if n_rows * self.n_weights_per_token <= _PRECISE_WORK else 1
+        self.batch.fill(parts, planes)
+        if n_rows > 1:
             self.team.run(self.plan.address, len(self.plan), self.batch.address)
         else:
             start = time.perf_counter()
@@ -108,7 +114,7 @@ class Model:
             self.pace.note(time.perf_counter() - start)
         if self.batch.cancelled:
             raise Cancelled
-        return self._logits[: len(rows_out), : self.n_vocab]
+        return self._logits[:n_out, : self.n_vocab]
 
     @property
     def fraction_done(self) -> float:
@@ -135,6 +141,12 @@ class Model:
         self._scratch: dict[str, Any] = {
             "scratch": self.workspace.reserve(self._n_threads * scratch_bytes),
             "scratch_bytes": scratch_bytes,
+        }
+        self._parts: dict[str, Any] = {
+            "results": self.workspace.reserve(
+                attention_kernel.results_bytes(c.n_head, c.n_head_kv, c.head_dim)
+            ),
+            "arrived": self.workspace.reserve(ARRIVED_BYTES * c.n_head_kv),
         }
         self.x = self._floats(c.n_embd)  # the residual stream
         self.normed = self._floats(c.n_embd)  # as floats, where a weight type wants them
@@ -174,10 +186,11 @@ class Model:
             "n_head": c.n_head,
             "n_head_kv": c.n_head_kv,
             "head_dim": c.head_dim,
-            "layer_offset": i * layer_bytes.py_func(c.n_head_kv, c.head_dim),
+            "layer_offset": i * self._layer_bytes,
+            **self._parts,
         }
         self.plan.emit(
-            rope_and_store,
+            ROPE_AND_STORE[self._kv_type],
             **heads,
             x=self.q,
             y=self.k,
@@ -190,7 +203,7 @@ class Model:
             eps=c.rms_eps,
         )
         self.plan.emit(
-            attention_kernel.attention,
+            attention_kernel.ATTENTION[self._kv_type],
             **heads,
             **self._scratch,
             x=self.q,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from engine.jit import Native
 from engine.kernels.op import BATCH, OP
+from engine.residency import resident_bytes
 
 
 class Memory:
@@ -25,6 +27,7 @@ class Memory:
         self._map = mmap.mmap(-1, self.n_bytes, flags=flags)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
         self.address = int(self.bytes.ctypes.data)
+        self.view = memoryview(self._map)
 
     def give_back(self, offset: int, n_bytes: int) -> None:
         """Return a page-aligned range to the system; it reads as zeros afterwards."""
@@ -52,6 +55,11 @@ class Workspace:
         n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         return buffer.bytes[:n_bytes].view(dtype).reshape(shape)
 
+    def resident_bytes(self) -> int:
+        """How much of them is in memory."""
+        found = (resident_bytes(buffer.address, buffer.n_bytes) for buffer in self._buffers)
+        return sum(n or 0 for n in found)
+
     def release(self) -> None:
         """Give all memory back to the system; the buffers read as zeros afterwards."""
         for buffer in self._buffers:
@@ -61,6 +69,20 @@ class Workspace:
     def n_bytes(self) -> int:
         """Size of all buffers together, written to or not."""
         return sum(b.n_bytes for b in self._buffers)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One chat's rows in a batch: its next tokens, in order.
+
+    first_pos: the first one's place in the chat; pages: address of the chat's page table;
+    rows_out: those of the part's rows whose logits are wanted.
+    """
+
+    tokens: Sequence[int]
+    first_pos: int
+    pages: int
+    rows_out: Sequence[int]
 
 
 class Batch:
@@ -82,26 +104,20 @@ class Batch:
         self._cancel = self.record["cancel"]
         self._op_done = self.record["op_done"]
 
-    def fill(
-        self,
-        tokens: Sequence[int],
-        first_pos: int,
-        pages: int,
-        rows_out: Sequence[int],
-        planes: int = 1,
-    ) -> None:
-        """One chat's next tokens.
-
-        pages: address of its page table; rows_out: rows whose logits are wanted; planes: precision
-               (activation.py).
-        """
-        n = len(tokens)
-        self.tokens[:n] = tokens
-        self.positions[:n] = range(first_pos, first_pos + n)
-        self.pages[:n] = pages
-        self.rows_out[: len(rows_out)] = rows_out
-        self.record["n_rows"] = n
-        self.record["n_rows_out"] = len(rows_out)
+    def fill(self, parts: Sequence[Part], planes: int = 1) -> None:
+        """Rows of one or several chats. planes: precision (activation.py)."""
+        row = n_out = 0
+        for part in parts:
+            n = len(part.tokens)
+            self.tokens[row : row + n] = part.tokens
+            self.positions[row : row + n] = range(part.first_pos, part.first_pos + n)
+            self.pages[row : row + n] = part.pages
+            for i in part.rows_out:
+                self.rows_out[n_out] = row + i
+                n_out += 1
+            row += n
+        self.record["n_rows"] = row
+        self.record["n_rows_out"] = n_out
         self.record["planes"] = planes
 
     def cancel(self) -> None:

@@ -1,25 +1,37 @@
-"""How the next token is chosen from the logits.
+"""How the next token is chosen from the logits: one request's settings, applied in order.
 
-Sampler is one request's state: its random numbers and the recent tokens that penalties look at.
-Order as in llama.cpp: bias, penalties, top_k, top_p, min_p, temperature. Nothing is sorted. Does
-not know text or stop strings.
+The order is llama.cpp's: bias, penalties, DRY, top_n_sigma, top_k, typical_p, top_p, min_p, XTC,
+temperature; with mirostat bias, penalties, DRY, temperature, mirostat. Does not know text, stop
+strings or how grammars work.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import EngineError, InvalidRequest
-from engine.kernels.sampling import draw, nucleus
-from engine.sampling_params import MAX_BIAS, SamplingParams
+from engine.errors import EngineError
+from engine.kernels.sampling import apply_bitmask, find, total
+from engine.mirostat import Mirostat
+from engine.penalties import Bias, Dry, Repetition
+from engine.sampling_params import SamplingParams
+from engine.truncation import (
+    Candidates,
+    cut_top_k,
+    min_p,
+    top_n_sigma,
+    top_p,
+    typical,
+    xtc,
+)
 
 Logits = npt.NDArray[np.float32]
-Ids = npt.NDArray[np.int64]
+
+# The logit of a banned token where a grammar has the last word: finite, as it may allow no other.
+_UNWANTED = -1e30
 
 
 class Sampler:
@@ -27,8 +39,9 @@ class Sampler:
 
     n_vocab:    length of the logits.
     prompt_ids: the prompt; its end counts for the penalties.
-    eog_ids:    the tokens that `ignore_eos` bans.
-    `logit_bias` may name only tokens below `n_vocab`: the engine has refused others by then.
+    eog_ids:    the model's own end tokens, which `ignore_eos` bans.
+    bytes_of:   the bytes of a token, by id; DRY looks for its breakers there.
+    `logit_bias` and `stop_token_ids` may name only tokens below `n_vocab`.
     Raises InvalidRequest when `logit_bias` and `ignore_eos` allow no token.
     """
 
@@ -38,99 +51,102 @@ class Sampler:
         n_vocab: int,
         prompt_ids: Sequence[int],
         eog_ids: Iterable[int],
+        bytes_of: Callable[[int], bytes] = lambda token_id: b"",
     ) -> None:
         self._params = params
-        self._greedy = params.temperature == 0 or params.top_p == 0 or params.top_k == 1
         seed = None if params.seed is None else params.seed % 2**64
         self._random = np.random.Generator(np.random.PCG64(seed))
-        self._window = _Window(params, prompt_ids)
+        eog = {token_id for token_id in eog_ids if token_id < n_vocab}
+        self._bias = Bias(params, eog | params.stop_token_ids, eog if params.ignore_eos else ())
+        self._repetition = Repetition(params, prompt_ids)
+        self._dry = Dry(params, prompt_ids, bytes_of)
+        self._mirostat = Mirostat(params, n_vocab) if params.mirostat else None
+        self._n_accepted = 0
+        self._greedy = params.temperature == 0 or (not params.mirostat and _keeps_the_best(params))
 
-        bias = params.logit_bias
-        banned = {token_id for token_id, value in bias.items() if value == -MAX_BIAS}
-        if params.ignore_eos:
-            banned |= {token_id for token_id in eog_ids if token_id < n_vocab}
-        forced = {token_id for token_id, value in bias.items() if value == MAX_BIAS}
-        if forced and forced <= banned:
-            raise InvalidRequest(
-                "logit_bias: allows only end tokens, which ignore_eos bans", param="logit_bias"
-            )
-        self._banned: Ids = np.array(sorted(banned), np.int64)
-        self._forced: Ids | None = np.array(sorted(forced - banned), np.int64) if forced else None
-        self._bias_ids: Ids = np.array(list(bias), np.int64)
-        self._bias: Logits = np.array(list(bias.values()), np.float32)
-
-    def sample(self, logits: Logits) -> int:
+    def sample(self, logits: Logits, allowed: npt.NDArray[np.uint32] | None = None) -> int:
         """The next token's id. logits: f32[n_vocab], modified in place.
 
+        allowed: a bit for each token that may be chosen, lowest first. It wins over every ban.
         Raises EngineError when no token is possible: all logits are NaN or -inf, or banned.
         """
-        params = self._params
-        logits[self._bias_ids] += self._bias
-        logits[self._banned] = -np.inf
-        self._window.penalise(logits)
-        ids = self._forced
-        if ids is not None:
-            logits = logits[ids]
-
+        may_end = self._n_accepted >= self._params.min_tokens
+        self._bias.apply(logits, may_end, -np.inf if allowed is None else _UNWANTED)
+        self._repetition.apply(logits)
+        self._dry.apply(logits)
+        if allowed is not None:
+            apply_bitmask(logits, allowed)
         best = _argmax(logits)
         if self._greedy:
-            return best if ids is None else int(ids[best])
-        best_logit = logits[best]
-        if 0 < params.top_k < len(logits):
-            top = _top_k(logits, params.top_k)
-            ids, logits = top if ids is None else ids[top], logits[top]
-        with np.errstate(over="ignore"):  # to -inf, which is as good
-            below = logits - best_logit
-            if params.top_p < 1 or params.min_p > 0:
-                keep = _likely(np.exp(below), params.top_p, params.min_p)
-                if 4 * np.count_nonzero(keep) < len(keep):
-                    kept = np.flatnonzero(keep)
-                    ids, below = kept if ids is None else ids[kept], below[kept]
-                else:  # faster than to pick out most of them
-                    below[~keep] = -np.inf
-            # Logits that differ do so by 1e-6 and more: colder than that changes nothing.
-            weights = np.exp(below / np.float32(max(params.temperature, 1e-6)))
-        chosen = draw(weights, self._random.random() * float(weights.sum(dtype=np.float64)))
-        return int(chosen if ids is None else ids[chosen])
+            return best
+        candidates = Candidates(logits)
+        if self._mirostat:
+            return self._draw_by_mirostat(self._mirostat, candidates)
+        self._cut(candidates)
+        return self._draw(candidates, self._temperature(candidates))[0]
 
     def accept(self, token_id: int) -> None:
         """Count a token as part of the text: the one that `sample` gave, or another."""
-        self._window.add(token_id)
+        self._n_accepted += 1
+        self._repetition.accept(token_id)
+        self._dry.accept(token_id)
+
+    def _cut(self, candidates: Candidates) -> None:
+        params = self._params
+        if params.top_n_sigma > 0:
+            top_n_sigma(candidates, params.top_n_sigma)
+        if params.top_k > 0:
+            cut_top_k(candidates, params.top_k)
+        if params.typical_p < 1:
+            typical(candidates, params.typical_p, params.min_keep)
+        if params.top_p < 1:
+            top_p(candidates, params.top_p, params.min_keep)
+        if params.min_p > 0:
+            min_p(candidates, params.min_p, params.min_keep)
+        if (
+            params.xtc_threshold <= 0.5
+            and params.xtc_probability > 0
+            and self._random.random() < params.xtc_probability
+        ):
+            xtc(candidates, params.xtc_threshold, params.min_keep)
+
+    def _temperature(self, candidates: Candidates) -> float:
+        """The temperature; with `dynatemp_range` the higher, the nearer to equal all tokens are."""
+        params = self._params
+        n = candidates.n if params.dynatemp_range > 0 else 0
+        if n <= 1:
+            return params.temperature
+        share = max(candidates.entropy()[0], 0.0) / math.log(n)
+        low = max(params.temperature - params.dynatemp_range, 0.0)
+        high = params.temperature + params.dynatemp_range
+        return low + (high - low) * math.pow(share, params.dynatemp_exponent)
+
+    def _draw(self, candidates: Candidates, temperature: float) -> tuple[int, float]:
+        """A token's id, and its probability in what it was drawn from."""
+        weights = candidates.weights
+        if temperature != 1:
+            # Logits that differ do so by 1e-6 and more: colder than that changes nothing.
+            cold = np.float32(max(temperature, 1e-6))
+            with np.errstate(over="ignore"):
+                weights = np.exp((candidates.logits - candidates.logits.max()) / cold)
+        sum_ = total(weights)
+        chosen = find(weights, self._random.random() * sum_)
+        ids = candidates.ids
+        return int(chosen if ids is None else ids[chosen]), float(weights[chosen]) / sum_
+
+    def _draw_by_mirostat(self, mirostat: Mirostat, candidates: Candidates) -> int:
+        candidates.logits = candidates.logits / np.float32(max(self._temperature(candidates), 1e-6))
+        mirostat.cut(candidates)
+        token_id, probability = self._draw(candidates, 1.0)
+        mirostat.note(-math.log2(probability))
+        return token_id
 
 
-class _Window:
-    """The last tokens and how often each stands among them; what the penalties make of it."""
-
-    def __init__(self, params: SamplingParams, prompt_ids: Sequence[int]) -> None:
-        self._repeat = np.float32(params.repeat_penalty)
-        self._presence = np.float32(params.presence_penalty)
-        self._frequency = np.float32(params.frequency_penalty)
-        off = self._repeat == 1 and self._presence == 0 and self._frequency == 0
-        self._size = 0 if off else params.repeat_last_n
-        first = 0 if self._size < 0 else max(len(prompt_ids) - self._size, 0)
-        self._recent = deque(prompt_ids[first:])
-        self._counts = Counter(self._recent)
-
-    def add(self, token_id: int) -> None:
-        if self._size == 0:
-            return
-        self._recent.append(token_id)
-        self._counts[token_id] += 1
-        if 0 < self._size < len(self._recent):
-            oldest = self._recent.popleft()
-            self._counts[oldest] -= 1
-            if not self._counts[oldest]:
-                del self._counts[oldest]
-
-    def penalise(self, logits: Logits) -> None:
-        n = len(self._counts)
-        if n == 0:
-            return
-        ids = np.fromiter(self._counts, np.int64, n)
-        counts = np.fromiter(self._counts.values(), np.float32, n)
-        seen = logits[ids]
-        seen = np.where(seen > 0, seen / self._repeat, seen * self._repeat)
-        logits[ids] = seen - counts * self._frequency - self._presence
+def _keeps_the_best(params: SamplingParams) -> bool:
+    """Whether the cuts leave only the likeliest token, so that nothing need be computed."""
+    return params.top_k == 1 or (
+        params.top_p == 0 and params.typical_p == 1 and params.min_keep <= 1
+    )
 
 
 def _argmax(logits: Logits) -> int:
@@ -143,38 +159,3 @@ def _argmax(logits: Logits) -> int:
     if logits[best] == -np.inf:
         raise EngineError("no token is possible: every logit is NaN, minus infinity or banned")
     return best
-
-
-def _top_k(logits: Logits, k: int) -> Ids:
-    """Indices of the k largest, first ones of equals; in no order that matters. k < len(logits)."""
-    # Lay the logits out in 2 k columns or more. Each column's maximum is some logit, so at least k
-    # logits reach the k-th largest maximum, and seldom many more. With one row it is exact.
-    n_rows = max(min(len(logits) // (2 * k), 64), 1)
-    n_columns = len(logits) // n_rows
-    maxima = logits[: n_rows * n_columns].reshape(n_rows, n_columns).max(axis=0)
-    maxima.partition(n_columns - k)
-    bound = maxima[n_columns - k]
-    above = np.flatnonzero(logits > bound)
-    if len(above) > k:
-        return above[_top_k(logits[above], k)]
-    equal = np.flatnonzero(logits == bound)
-    return np.concatenate((above, equal[: k - len(above)]))
-
-
-def _likely(probs: Logits, top_p: float, min_p: float) -> npt.NDArray[np.bool_]:
-    """bool[n] what both cuts keep, at least one. probs: f32[n], relative to the best one's 1.
-
-    top_p keeps the fewest most likely ones that have that share of the sum; of equals the first.
-    """
-    keep = probs >= np.float32(min_p)
-    if top_p < 1:
-        bits = probs.view(np.int32)
-        limit, missing = nucleus(probs, top_p * float(probs.sum(dtype=np.float64)))
-        at_limit = bits == limit
-        places = np.flatnonzero(at_limit)
-        if limit and len(places):
-            n_needed = math.ceil(missing / float(probs[places[0]]) - 1e-9)
-            if n_needed < len(places):
-                at_limit[places[n_needed] :] = False
-        keep &= (bits > limit) | at_limit
-    return keep

@@ -1,38 +1,78 @@
-"""Worker: the one thread that runs requests in bounded steps, and the queue in front of it.
+"""Worker: the one thread that runs requests in bounded steps, and its door for all other threads.
 
-While it lives nobody else touches the model and its chat. It hears of requests through `submit` and
-tells of them through their on_event. Whether a request makes sense was checked before.
+While it lives nobody else touches the model and its chats. It hears of requests through `submit`
+and tells of them through their on_event. Who comes first is the scheduler's, what a step does the
+runner's, which pages are kept the cache's; whether a request makes sense was checked before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections import deque
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Ids
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
 
-from engine.chat import Chat
-from engine.errors import EngineClosed, EngineError, EngineFailed, QueueFull
-from engine.generation import FinishReason, Generation, Phase, Progress
+from engine.chat import n_pages
+from engine.chat_cache import ChatCache, NoRoom
+from engine.errors import EngineClosed, EngineFailed, OutOfMemory
+from engine.estimator import Estimator
+from engine.generation import Estimate, Generation, Phase, Progress
+from engine.kv_cache import PagePool
 from engine.model import Cancelled, Model
-from engine.sequence import Sequence
+from engine.orphans import Orphans
+from engine.pressure import Level
+from engine.runner import Runner
+from engine.scheduler import Scheduler, Step
+from engine.sequence import Interruption, Sequence
+from engine.speed import Speed
 from engine.tokenizer import Tokenizer
 
 log = logging.getLogger("rushlight.engine")
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """Of every request, in seconds from its submission; 0 = none."""
+
+    queue_s: float = 0.0  # until its prompt is being read
+    request_s: float = 0.0  # until its end
+    linger_s: float = 0.0  # after its client has left
+
 
 class Worker:
-    """Serves requests first come, first served.
+    """Runs what the scheduler says, over the chats of the cache."""
 
-    max_waiting: requests that may wait behind the running one.
-    """
-
-    def __init__(self, model: Model, chat: Chat, tokenizer: Tokenizer, max_waiting: int) -> None:
-        self._model, self._chat, self._tokenizer = model, chat, tokenizer
-        self._max_waiting = max_waiting
+    def __init__(
+        self,
+        model: Model,
+        cache: ChatCache,
+        pool: PagePool,
+        tokenizer: Tokenizer,
+        scheduler: Scheduler,
+        n_ctx: int,
+        limits: TimeLimits = TimeLimits(),
+    ) -> None:
+        self._model, self._cache, self._pool, self._tokenizer = model, cache, pool, tokenizer
+        self._scheduler, self._n_ctx, self._limits = scheduler, n_ctx, limits
+        self._orphans = Orphans(limits.linger_s)
+        self._to_prepare: list[int] = []  # to be read while there is nothing else to do
+        self._is_preparing = False
+        self._speed = Speed()
+        self._estimator = Estimator(scheduler, cache, self._speed)
+        self._runner = Runner(model, cache, tokenizer, self._speed)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # something to do, or closing
-        self._waiting: deque[Sequence] = deque()
-        self._running: Sequence | None = None
+        self._step: Step | None = None  # the one that is run now
+        self._errands: list[Callable[[], None]] = []
+        self._is_short = False  # of memory: requests are refused
+        self._idle_since = time.monotonic()
         self._closing = False
         self._failure: EngineFailed | None = None
         self._thread = threading.Thread(target=self._serve, name="rushlight-engine", daemon=True)
@@ -42,130 +82,319 @@ class Worker:
 
     def submit(self, generation: Generation) -> Generation:
         """Queue a request. Raises QueueFull, EngineClosed, EngineFailed or InvalidRequest."""
-        sequence = Sequence(generation, self._tokenizer, self._chat.n_ctx)
-        generation._progress = lambda: self._progress(sequence)
-        generation._on_cancel = lambda: self._cancel(sequence)
+        sequence = Sequence(generation, self._tokenizer, self._n_ctx)
+        sequence.work_s = self._estimator.read_s(sequence)
+        needless: list[Sequence] = []
         with self._lock:
-            if self._failure:
-                raise EngineFailed(*self._failure.args)  # raised anew: each has its own traceback
-            if self._closing:
-                raise EngineClosed("the engine is closed")
-            if len(self._waiting) + (self._running is not None) > self._max_waiting:
-                raise QueueFull(len(self._waiting))
-            self._waiting.append(sequence)
-            self._changed.notify()
+            self._refuse_if_over()
+            if self._is_short:
+                raise OutOfMemory("this machine has too little memory left; try again later")
+            joined = self._orphans.same_as(generation)
+            if joined:
+                sequence = joined
+                joined.generation.disown()
+                self._orphans.remove(joined)
+                self._errands.append(lambda: joined.report_to(generation))
+            else:
+                needless = self._scheduler.replaced_by(generation.options.replaces_key)
+                for old in needless:
+                    self._scheduler.remove(old)
+                self._scheduler.add(sequence, self._estimator.retry_after_s)
+            orphans = self._orphans.take_all()
+            self._wake()
+        generation._progress = lambda: self._progress(sequence)
+        generation._on_cancel = lambda: self._interrupt(sequence, Interruption.CANCELLED)
+        if self._orphans.linger_s:
+            generation._on_leave = lambda: self._leave(sequence)
+        if generation.cancelled:  # by another thread, before it could be heard
+            generation.cancel()
+        for old in needless:
+            old.interrupt(Interruption.REPLACED)
+            self._report_early_end(old)
+        for orphan in orphans:
+            self._interrupt(orphan, Interruption.CANCELLED)
+        if not joined:
+            self._set_timers(sequence)
         return generation
+
+    def call(self, errand: Callable[[], T]) -> Future[T]:
+        """Have the engine thread do something between two steps. Raises what `submit` raises; the
+        future, what the errand raises.
+        """
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(errand())
+            except Exception as error:
+                done.set_exception(error)
+
+        with self._lock:
+            self._refuse_if_over()
+            self._errands.append(run)
+            self._wake()
+        return done
+
+    def prepare(self, ids: Ids[int]) -> None:
+        """Read the beginning of a prompt that is going to come, while there is nothing else to do.
+
+        The latest one counts. Never raises: nothing is lost but time.
+        """
+
+        def set_ids() -> None:
+            self._to_prepare = list(ids[: self._n_ctx - 1])
+
+        with contextlib.suppress(EngineClosed, EngineFailed):
+            self.call(set_ids)
+
+    def relieve(self, level: Level, n_bytes: int) -> None:
+        """Memory is short (or no more): let idle chats leave, and keep the cache from growing."""
+
+        def shrink() -> None:
+            self._pool.limit = self._pool.n_pages
+            if level:
+                self._cache.evict(n_bytes)
+                least = 0 if level is Level.CRITICAL else n_pages(self._n_ctx)
+                self._pool.limit = max(self._pool.n_used, least)
+
+        self._is_short = level is Level.CRITICAL
+        with contextlib.suppress(EngineClosed, EngineFailed):
+            self.call(shrink)
 
     @property
     def n_waiting(self) -> int:
-        """Requests in the queue, the running one not counted."""
-        return len(self._waiting)
+        """Requests in the queue, the running ones not counted."""
+        return len(self._scheduler.waiting)
+
+    @property
+    def n_running(self) -> int:
+        return len(self._scheduler.running)
+
+    @property
+    def idle_s(self) -> float:
+        """For how long nothing has run; 0 while something does."""
+        return 0.0 if self._scheduler.running else time.monotonic() - self._idle_since
+
+    @property
+    def speed(self) -> Speed:
+        return self._speed
 
     @property
     def failure(self) -> EngineFailed | None:
         """Why the thread stopped for good; None while all is well."""
         return self._failure
 
+    def estimate(self, prompt_ids: Ids[int], n_max: int) -> Estimate:
+        """What a request would cost if it came now."""
+        with self._lock:
+            ahead = [*self._scheduler.running, *self._scheduler.waiting]
+        return self._estimator.of_prompt(prompt_ids, n_max, ahead)
+
     def close(self, timeout_s: float) -> bool:
         """Cancel all requests and end the thread. Returns whether it has ended. Idempotent."""
         with self._lock:
             self._closing = True
-            waiting, running = list(self._waiting), self._running
-            self._changed.notify()
-        for sequence in waiting:
-            sequence.generation.cancel()
-        if running:
-            running.generation.cancel()
+            sequences = [*self._scheduler.waiting, *self._scheduler.running]
+            self._wake()
+        for sequence in sequences:
+            self._interrupt(sequence, Interruption.CANCELLED)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    def _refuse_if_over(self) -> None:
+        if self._failure:
+            raise EngineFailed(*self._failure.args)  # raised anew: each has its own traceback
+        if self._closing:
+            raise EngineClosed("the engine is closed")
+
+    def _wake(self) -> None:
+        """There is something to do that comes before any preparation."""
+        self._changed.notify()
+        if self._is_preparing:
+            self._model.batch.cancel()
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Its client is gone: let it go on for a while, if nobody else wants the machine."""
+        with self._lock:
+            is_alone = [sequence] == [*self._scheduler.running, *self._scheduler.waiting]
+            if is_alone:
+                self._orphans.add(sequence)
+        if not is_alone:
+            sequence.generation.cancel()
+            return
+
+        def end() -> None:
+            with self._lock:
+                is_orphan = self._orphans.remove(sequence)
+            if is_orphan:
+                self._interrupt(sequence, Interruption.CANCELLED)
+
+        sequence.set_timer(self._orphans.linger_s, end)
+
+    def _interrupt(self, sequence: Sequence, why: Interruption) -> None:
+        """End a request early: at once while it waits, else as soon as its step can be left."""
+        with self._lock:
+            sequence.interrupt(why)
+            if not self._scheduler.remove(sequence):
+                self._leave_step()
+                return
+        self._report_early_end(sequence)
+
+    def _leave_step(self) -> None:
+        """Stop the run when nobody is left who wants it: one that others share goes on."""
+        if self._step and all(s.interruption for s in self._step.sequences):
+            self._model.batch.cancel()
+
+    def _report_early_end(self, sequence: Sequence) -> None:
+        sequence.end_early()
+        sequence.report_last()
+
+    def _set_timers(self, sequence: Sequence) -> None:
+        def expire_in_queue() -> None:
+            if sequence.phase is Phase.QUEUED and not sequence.n_prefilled:
+                self._interrupt(sequence, Interruption.TIMEOUT)
+
+        if self._limits.queue_s:
+            sequence.set_timer(self._limits.queue_s, expire_in_queue)
+        total_s = sequence.options.max_time_s or self._limits.request_s
+        if total_s:
+            sequence.set_timer(total_s, lambda: self._interrupt(sequence, Interruption.TIMEOUT))
+
     def _progress(self, sequence: Sequence) -> Progress:
         with self._lock:
-            ahead = self._waiting.index(sequence) if sequence in self._waiting else 0
-            if sequence.phase is Phase.QUEUED and self._running is not None:
-                ahead += 1
-            is_reading = sequence is self._running and sequence.phase is Phase.PREFILL
-        n_in_chunk = int(sequence.n_reading * self._model.fraction_done) if is_reading else 0
-        return sequence.progress(ahead, n_in_chunk)
-
-    def _cancel(self, sequence: Sequence) -> None:
-        with self._lock:
-            if sequence is self._running:
-                self._model.batch.cancel()
-                return
-            if sequence not in self._waiting:
-                return
-            self._waiting.remove(sequence)
-        sequence.finish(FinishReason.CANCELLED)
-        sequence.report_last()
+            ahead = self._scheduler.ahead_of(sequence)
+        return self._estimator.progress(sequence, ahead, self._model.fraction_done)
 
     # --- the engine thread ----------------------------------------------------------------------
 
     def _serve(self) -> None:
         try:
-            while self._next_request():
-                while self._running is not None:
-                    self._step(self._running)
+            while self._wait_for_work():
+                self._run_errands()
+                self._end_interrupted()
+                self._admit()
+                if not self._run_step():
+                    self._prepare_a_little()
         except BaseException as error:  # whatever it is, someone waits to be told
             log.exception("the engine thread stopped")
             self._fail(EngineFailed(f"the engine stopped on an internal error: {error!r}"))
 
-    def _next_request(self) -> bool:
-        """Wait for a request and make it the running one. Returns False when the engine closes."""
+    def _wait_for_work(self) -> bool:
+        """Returns False when the engine closes."""
+        scheduler = self._scheduler
         with self._lock:
-            while not self._waiting and not self._closing:
+            while not (scheduler.running or scheduler.waiting or self._errands):
+                if self._closing:
+                    return False
+                if self._to_prepare:
+                    break
                 self._changed.wait()
-            if not self._waiting:
+            return True
+
+    def _run_errands(self) -> None:
+        while self._errands:
+            self._errands.pop(0)()
+
+    def _end_interrupted(self) -> None:
+        for sequence in [s for s in self._scheduler.running if s.interruption]:
+            sequence.end_early()
+            self._end(sequence)
+
+    def _admit(self) -> None:
+        """Let waiting requests run, as far as there are places and pages."""
+        while True:
+            with self._lock:
+                paused = self._scheduler.to_preempt()
+                if paused:
+                    self._scheduler.pause(paused)
+                started = self._scheduler.first_waiting() if self._has_place() else None
+                if started:
+                    self._scheduler.start(started)
+            if paused:
+                self._cache.close(paused.pause())
+            if not started:
+                return
+            self._runner.open(started)
+
+    def _has_place(self) -> bool:
+        first, running = self._scheduler.first_waiting(), self._scheduler.running
+        if not running:
+            return True
+        if first is None or len(running) >= self._scheduler.max_running:
+            return False
+        # Each with a page to grow by; pages that they share are counted twice, to be safe.
+        needed = sum(n_pages(len(sequence.ids)) + 1 for sequence in (*running, first))
+        return needed <= self._pool.limit
+
+    def _run_step(self) -> bool:
+        """Returns False when nothing runs."""
+        with self._lock:
+            step = self._step = self._scheduler.next_step()
+            if step is None:
                 return False
-            sequence = self._waiting.popleft()
-            self._running = sequence
             self._model.batch.allow()
-            if sequence.generation.cancelled:  # its flag is set before the lock is asked for
-                self._model.batch.cancel()
-        sequence.enter(Phase.PREFILL)
-        sequence.n_cached = sequence.n_prefilled = self._chat.keep_prefix(sequence.prompt_ids)
+            self._leave_step()  # when all were interrupted meanwhile
+        try:
+            self._runner.run(step)
+        except Cancelled:
+            pass  # their interruption ends them
+        except NoRoom:
+            self._make_way()
+        finally:
+            with self._lock:
+                self._step = None
+        for sequence in step.sequences:
+            if sequence.phase is Phase.DONE:
+                self._end(sequence)
         return True
 
-    def _step(self, sequence: Sequence) -> None:
-        """One bounded unit of work: a chunk of the prompt, or one token of the reply."""
+    def _prepare_a_little(self) -> None:
+        """One chunk of the prompt that is going to come."""
+        with self._lock:
+            if not self._to_prepare or self._scheduler.waiting or self._errands or self._closing:
+                return
+            self._is_preparing = True
+            self._model.batch.allow()
         try:
-            if sequence.n_prefilled < len(sequence.prompt_ids):
-                self._prefill(sequence)
-            else:
-                self._decode(sequence)
+            if not self._runner.prepare(self._to_prepare):
+                self._to_prepare = []
         except Cancelled:
-            sequence.finish(FinishReason.CANCELLED)
-        except EngineError as error:  # this request's own: no token may be chosen
-            sequence.fail(error)
-        if sequence.phase is Phase.DONE:
-            with self._lock:  # first: who hears the last event may cancel, or ask for more
-                self._running = None
-            sequence.report_last()
+            pass  # later
+        finally:
+            with self._lock:
+                self._is_preparing = False
 
-    def _prefill(self, sequence: Sequence) -> None:
-        first, ids = sequence.n_prefilled, sequence.prompt_ids
-        chunk = ids[first : first + self._model.max_rows]
-        is_last = first + len(chunk) == len(ids)
-        self._model.batch.rewind()
-        sequence.n_reading = len(chunk)
-        logits = self._chat.prefill(chunk, want_logits=is_last)
-        sequence.n_prefilled += len(chunk)
-        sequence.n_reading = 0
-        if logits is not None:
-            sequence.enter(Phase.DECODE)
-            sequence.next_id = sequence.choose(logits[: self._tokenizer.n_vocab])
+    def _make_way(self) -> None:
+        """Pages ran out: the last of the running ones waits until there are more."""
+        with self._lock:
+            last = self._scheduler.last_running()
+            is_alone = len(self._scheduler.running) == 1
+            if not is_alone:
+                self._scheduler.pause(last)
+        if is_alone:
+            last.fail(OutOfMemory("this machine has too little memory left for the chat"))
+        else:
+            self._cache.close(last.pause())
 
-    def _decode(self, sequence: Sequence) -> None:
-        assert sequence.next_id is not None, "a finished request is not stepped"
-        logits = self._chat.next(sequence.next_id)
-        sequence.next_id = sequence.choose(logits[: self._tokenizer.n_vocab])
+    def _end(self, sequence: Sequence) -> None:
+        with self._lock:  # first: who hears the last event may cancel, or ask for more
+            self._scheduler.end(sequence)
+            self._orphans.remove(sequence)
+        self._idle_since = time.monotonic()
+        if sequence.chat is not None:
+            self._cache.close(sequence.chat)
+            sequence.chat = None
+        if sequence.n_decoded:
+            self._speed.note_reply(sequence.n_decoded)
+        sequence.report_last()
 
     def _fail(self, failure: EngineFailed) -> None:
         with self._lock:
             self._failure = failure
-            victims = [*([self._running] if self._running else []), *self._waiting]
-            self._running = None
-            self._waiting.clear()
+            victims = [*self._scheduler.running, *self._scheduler.waiting]
+            self._scheduler.running.clear()
+            self._scheduler.waiting.clear()
+        self._run_errands()  # whoever waits for one, or has joined a request
         for sequence in victims:
             if sequence.phase is not Phase.DONE:
                 sequence.fail(failure)

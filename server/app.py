@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from server import completions, models
+from server import completions, models, slots
 from server.config import AppConfig
 from server.errors import ApiError
 from server.loader import EngineLoader
@@ -32,6 +32,7 @@ def create_app(config: AppConfig, loader: EngineLoader) -> FastAPI:
     app.state.services = Services(config, loader, config.sampling.to_sampling_params(), metrics)
     app.include_router(models.router)
     app.include_router(completions.router)
+    app.include_router(slots.router)
     # Only what FastAPI itself raises: all else passes up to the middleware, which answers it.
     app.add_exception_handler(HTTPException, _no_such_route)
     app.add_middleware(RequestMiddleware, metrics=metrics)

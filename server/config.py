@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -48,35 +50,111 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_booleans(cls, value: Any) -> Any:
-        if isinstance(value, bool):  # pydantic would take true for 1
-            raise ValueError("is true or false, which no setting here can be")
+    def _no_booleans(cls, value: Any, info: ValidationInfo) -> Any:
+        if (
+            isinstance(value, bool)
+            and cls.model_fields[str(info.field_name)].annotation is not bool
+        ):
+            raise ValueError("is true or false, which it cannot be")  # pydantic takes true for 1
         return value
 
 
-class EngineSection(Section):
-    """[engine]: EngineConfig, key by key."""
+def _parse_bytes(value: Any) -> Any:
+    """A number of bytes, or one with a unit: "512MB" (10^6), "2GiB" (2^30)."""
+    if not isinstance(value, str):
+        return value
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kMGT])(i?)B?|B)?\s*", value)
+    if not found:
+        raise ValueError(f"is not a size like 512MB or 2GiB (it is {value!r:.60})")
+    number, unit, binary = found.groups()
+    step = 1024 if binary else 1000
+    return round(float(number) * step ** ("kMGT".index(unit) + 1 if unit else 0))
 
-    model_path: str = ""
-    n_ctx: int = _engine["n_ctx"]
-    n_threads: int = _engine["n_threads"]
-    prefill_chunk: int = _engine["prefill_chunk"]
-    max_waiting: int = _engine["max_waiting"]
-    tokenizer_pre: str = _engine["tokenizer_pre"]
+
+Bytes = Annotated[int, BeforeValidator(_parse_bytes)]
+
+
+class EngineSettings(Section):
+    """Base of the sections that become EngineConfig.
+
+    engine_names: how EngineConfig calls a key that has another name there.
+    """
+
+    engine_names: ClassVar[dict[str, str]] = {}
 
     @field_validator("*")
     @classmethod
     def _in_range(cls, value: Any, info: ValidationInfo) -> Any:
         """Key by key, so that an error is told with the place where that key was set."""
+        key = str(info.field_name)
+        name = cls.engine_names.get(key, key)
         try:
-            EngineConfig(**{"model_path": "", str(info.field_name): value})
+            EngineConfig(**{"model_path": "", name: value})
         except ConfigError as error:
-            raise ValueError(str(error)) from None
+            raise ValueError(str(error).replace(f"{name} =", f"{key} =", 1)) from None
         return value
 
-    def to_engine_config(self) -> EngineConfig:
-        """What the engine is made with. Raises: ConfigError."""
-        return EngineConfig(**self.model_dump())
+    def to_engine(self) -> dict[str, Any]:
+        """Its part of EngineConfig's arguments."""
+        return {self.engine_names.get(key, key): value for key, value in self}
+
+
+class EngineSection(EngineSettings):
+    """[engine]: the model, and how it is computed."""
+
+    model_path: str = ""
+    n_ctx: int = _engine["n_ctx"]
+    n_threads: int = _engine["n_threads"]
+    prefill_chunk: int = _engine["prefill_chunk"]
+    tokenizer_pre: str = _engine["tokenizer_pre"]
+
+
+class CacheSection(EngineSettings):
+    """[cache]: the chats that need not be read again."""
+
+    engine_names: ClassVar = {
+        "memory": "cache_bytes",
+        "disk": "disk_bytes",
+        "folder": "disk_folder",
+    }
+    memory: Bytes = _engine["cache_bytes"]
+    kv_type: str = _engine["kv_type"]
+    disk: Bytes = _engine["disk_bytes"]
+    folder: str = _engine["disk_folder"]
+    saved_folder: str = _engine["saved_folder"]
+    prepare_next_turn: bool = _engine["prepare_next_turn"]
+
+
+class SchedulerSection(EngineSettings):
+    """[scheduler]: who runs."""
+
+    policy: str = _engine["policy"]
+    max_running: int = _engine["max_running"]
+
+
+class QueueSection(EngineSettings):
+    """[queue]: who waits."""
+
+    engine_names: ClassVar = {"timeout_s": "queue_timeout_s"}
+    max_waiting: int = _engine["max_waiting"]
+    timeout_s: float = _engine["queue_timeout_s"]
+
+
+class RequestSection(EngineSettings):
+    """[request]: the limits of each."""
+
+    engine_names: ClassVar = {"timeout_s": "request_timeout_s"}
+    timeout_s: float = _engine["request_timeout_s"]
+    linger_s: float = _engine["linger_s"]
+    context_policy: str = _engine["context_policy"]
+
+
+class MemorySection(EngineSettings):
+    """[memory]: what the process may take."""
+
+    engine_names: ClassVar = {"max_memory": "max_memory_bytes"}
+    max_memory: Bytes = _engine["max_memory_bytes"]
+    lock_weights: bool = _engine["lock_weights"]
 
 
 class ServerSection(Section):
@@ -135,10 +213,20 @@ class AppConfig(BaseSettings):
     )
 
     engine: EngineSection = EngineSection()
+    cache: CacheSection = CacheSection()
+    scheduler: SchedulerSection = SchedulerSection()
+    queue: QueueSection = QueueSection()
+    request: RequestSection = RequestSection()
+    memory: MemorySection = MemorySection()
     server: ServerSection = ServerSection()
     sampling: SamplingSection = SamplingSection()
     log: LogSection = LogSection()
     from_file: ClassVar[dict[str, Any]] = {}
+
+    def to_engine_config(self) -> EngineConfig:
+        """What the engine is made with. Raises: ConfigError."""
+        parts = [section.to_engine() for _, section in self if isinstance(section, EngineSettings)]
+        return EngineConfig(**{name: value for part in parts for name, value in part.items()})
 
     @classmethod
     def settings_customise_sources(

@@ -23,6 +23,7 @@ from engine import (
     Generation,
     Phase,
     Progress,
+    PromptScored,
     SamplingParams,
     Token,
 )
@@ -70,14 +71,14 @@ class Reply:
 
     def _receive(self, index: int, event: Event) -> None:
         """Every event passes here, whether or not anyone still reads."""
-        if not isinstance(event, Token):
+        if isinstance(event, Finished | Failed):
             self._metrics.generation_ended(self._generations[index], event)
         self._events.put_nowait((index, event))
 
     def cancel(self) -> None:
         """Stop all that still runs. Idempotent, and never waits."""
         for generation in self._generations:
-            generation.cancel()
+            generation.leave()
 
     def progress(self) -> tuple[int, Progress]:
         """Index and progress of the first generation that has not ended, or of the last."""
@@ -99,6 +100,8 @@ class Reply:
                     index, event = await self._events.get()
             except TimeoutError:
                 yield None
+                continue
+            if isinstance(event, PromptScored):  # nobody asks for them yet
                 continue
             if isinstance(event, Failed):
                 raise event.error

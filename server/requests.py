@@ -72,7 +72,7 @@ def _prompts(value: Any, info: ValidationInfo) -> list[str | list[int]]:
     assert info.context, "parse_request gives one"
     if len(prompts) > (most := info.context["max_prompts"]):
         raise ValueError(
-            f"{len(prompts)} prompts in one request; at most {most} (engine.max_waiting)"
+            f"{len(prompts)} prompts in one request; at most {most} (queue.max_waiting)"
         )
     if not prompts or not all(isinstance(p, str) or (p and _is_ids(p)) for p in prompts):
         raise ValueError(
@@ -133,9 +133,10 @@ class SamplingRequest(RequestObject):
 
     def _given(self) -> Iterator[tuple[str, Any]]:
         for field in dataclasses.fields(SamplingParams):
-            value = getattr(self, field.name)
+            name = field.name
+            value = getattr(self, name) if name in type(self).model_fields else None
             if value is not None:
-                yield field.name, _READ[field.name](value) if field.name in _READ else value
+                yield name, _READ[name](value) if name in _READ else value
 
 
 # Where the wire and the engine say the same thing differently.

@@ -66,7 +66,7 @@ def serve(config: AppConfig, make_engine: Callable[[OnLoad], Engine] | None = No
 def _engine_maker(config: AppConfig) -> Callable[[OnLoad], Engine]:
     if not config.engine.model_path:
         raise ConfigError("no model to serve: name a GGUF file (engine.model_path)")
-    settings = config.engine.to_engine_config()
+    settings = config.to_engine_config()
 
     def make_engine(on_load: OnLoad) -> Engine:
         from engine import Engine  # takes a moment, for which nobody should wait before listening

@@ -28,10 +28,12 @@ BANNED_IN_ENGINE = {
     "typer",
     "uvicorn",
 }
-# `serve` and `bench` run an engine here; every other command goes through HTTP.
+# `serve` and `bench` run an engine here, `tokenize` reads a tokenizer; every other command goes
+# through HTTP.
 CLIENTS_EXCEPTIONS = {
     Path("clients/cli.py"): {"engine", "server.config", "server.run"},
     Path("clients/bench.py"): {"engine", "engine.bench"},
+    Path("clients/token_lines.py"): {"engine", "engine.gguf_file", "engine.tokenizer"},
 }
 
 

@@ -52,7 +52,7 @@ def golden_models() -> Iterator[Any]:
 def golden(request: pytest.FixtureRequest) -> Iterator[Golden]:
     path = ROOT / "models" / MODELS[request.param]
     data = json.loads((ROOT / f"tests/golden/{request.param}.json").read_text())
-    with Engine(EngineConfig(path, n_ctx=1024, n_threads=2)) as engine:
+    with Engine(EngineConfig(path, disk_bytes=0, n_ctx=1024, n_threads=2)) as engine:
         yield Golden(engine, data, path)
 
 
@@ -63,9 +63,10 @@ def log_softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
 
 
 def score(engine: Engine, ids: list[int], chunk: int) -> npt.NDArray[np.float64]:
-    chat = engine._chat
-    chat.restart()
+    engine._cache.clear()
+    chat = engine._new_chat()
     parts = [chat.score(ids[i : i + chunk]).copy() for i in range(0, len(ids), chunk)]
+    chat.restart()
     return log_softmax(np.concatenate(parts))[:-1]
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
+
+import numpy as np
+import pytest
 
 from engine import Engine, Event, Failed, Finished, SamplingParams, Token
 from tests.tiny_gguf import FIRST_BYTE
@@ -47,3 +51,14 @@ def run(engine: Engine, prompt: list[int], params: SamplingParams) -> tuple[str,
     assert isinstance(events[-1], Finished)
     assert all(isinstance(e, Token) for e in events[:-1])
     return "".join(e.text for e in events), events[-1]
+
+
+def slow_down(engine: Engine, monkeypatch: pytest.MonkeyPatch, step_s: float = 0.02) -> None:
+    """Let each run of the plan take a while."""
+    forward = engine._model.forward
+
+    def slow(*args: object) -> np.ndarray:
+        time.sleep(step_s)
+        return forward(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine._model, "forward", slow)

@@ -43,6 +43,7 @@ def write_vocab_gguf(
     eos: str | None = None,
     add_bos: bool | None = None,
     chat_template: str | None = None,
+    templates: Mapping[str, str] | None = None,
     ids: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Write the file; returns the tokens: 256 bytes, one per merge, then the special ones.
@@ -68,10 +69,45 @@ def write_vocab_gguf(
         writer.add_add_bos_token(add_bos)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
+    for name, source in (templates or {}).items():
+        writer.add_string(f"tokenizer.chat_template.{name}", source)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
     return tokens
+
+
+def write_characters_gguf(
+    path: Path,
+    merges: Sequence[str],
+    special: Mapping[str, TokenType] | None = None,
+    *,
+    model: str = "gpt2",
+    pre: str | None = "gemma4",
+    add_bos: bool | None = None,
+) -> list[str]:
+    """Write a BPE vocabulary in characters, as Gemma 4's; returns the tokens: <s>, 256 bytes, the
+    characters of the merges, what they make, and the special ones.
+    """
+    halves = [merge.split(" ") for merge in merges]
+    texts = sorted({c for a, b in halves for c in a + b}) + ["".join(pair) for pair in halves]
+    types = {"<s>": TokenType.CONTROL}
+    types |= {f"<0x{byte:02X}>": TokenType.BYTE for byte in range(256)}
+    types |= dict.fromkeys(texts, TokenType.NORMAL) | dict(special or {})
+    writer = GGUFWriter(path, "llama")
+    writer.add_tokenizer_model(model)
+    if pre is not None:
+        writer.add_tokenizer_pre(pre)
+    writer.add_token_list(list(types))
+    writer.add_token_types(list(types.values()))
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(0)
+    if add_bos is not None:
+        writer.add_add_bos_token(add_bos)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return list(types)
 
 
 def write_sentencepiece_gguf(

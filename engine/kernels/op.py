@@ -23,6 +23,9 @@ FEW = 8
 # Bytes ahead of the weights being multiplied at which they are prefetched.
 AHEAD = 2048
 
+# Bytes from one KV head's count of finished parts to the next: a cache line each.
+ARRIVED_BYTES = 64
+
 # One step of the plan. Addresses are int64; 0 = none. A kernel's docstring says which it reads.
 OP = np.dtype(
     [
@@ -54,6 +57,8 @@ OP = np.dtype(
         ("tile_dot", np.int64),  # tile times many input rows
         ("scratch", np.int64),  # this op's scratch memory, thread by thread
         ("scratch_bytes", np.int64),  # of one thread
+        ("results", np.int64),  # attention: its results for parts of the positions
+        ("arrived", np.int64),  # attention: parts that are finished, i64 every ARRIVED_BYTES
         ("n_head", np.int32),
         ("n_head_kv", np.int32),
         ("head_dim", np.int32),

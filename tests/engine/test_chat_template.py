@@ -129,9 +129,6 @@ def test_variables() -> None:
 
 
 def test_what_the_template_cannot_show_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="no place for tools") as caught:
-        render(CHATML, tools=[TOOL])
-    assert caught.value.param == "tools"
     with pytest.raises(InvalidRequest) as caught:
         render(CHATML, documents=[{"text": "x"}])
     assert caught.value.param == "documents"
@@ -356,7 +353,8 @@ def test_templates_that_want_parts_get_parts() -> None:
 def test_developer_is_system_where_the_template_does_not_know_it() -> None:
     developer = [{"role": "developer", "content": "x"}]
     assert render("{{ messages[0].role }}", developer) == "system"
-    assert render("{{ messages[0].role }}{# developer #}", developer) == "developer"
+    shown = "{{ messages[0].role }}{{ messages[0].content }}{# developer #}"
+    assert render(shown, developer) == "developerx"
 
 
 # --- messages cannot forge control tokens ---------------------------------------------------------
@@ -512,7 +510,7 @@ CHATS: dict[str, list[dict[str, Any]]] = {
     "turns": [*HI, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Bye"}],
     "tools": [*HI, CALL, {"role": "tool", "tool_call_id": "call00001", "content": "Big"}],
 }
-REFUSED = {("google-gemma-2-2b-it", "system"), ("google-gemma-2-2b-it", "tools")}
+REFUSED = {("google-gemma-2-2b-it", "system")}
 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
@@ -547,3 +545,24 @@ def test_demo_models_chats_equal_llama_cpps() -> None:
         rendered = template.render(messages)
         assert unshield(rendered) == case["text"]
         assert tokenizer.encode_template(rendered) == case["ids"]
+
+
+# --- files with several templates -----------------------------------------------------------------
+
+
+def test_chats_with_tools_use_the_template_for_them(tmp_path: Path) -> None:
+    path = tmp_path / "named.gguf"
+    own = "{{ messages[0].content }}{% for t in tools %}{{ t.function.name }}{% endfor %}"
+    write_vocab_gguf(path, CHAT_TOKENS, chat_template=CHATML, templates={"tool_use": own})
+    gguf = GGUFFile(path)
+    template = ChatTemplate.from_gguf(gguf, Tokenizer.from_gguf(gguf))
+    assert unshield(template.render(HI, tools=[TOOL])) == "Hilookup"
+    assert unshield(template.render(HI)).startswith("<|im_start|>user\nHi")
+
+
+def test_the_default_may_be_a_named_template(tmp_path: Path) -> None:
+    path = tmp_path / "named.gguf"
+    write_vocab_gguf(path, CHAT_TOKENS, templates={"default": "{{ messages[0].content }}!"})
+    gguf = GGUFFile(path)
+    template = ChatTemplate.from_gguf(gguf, Tokenizer.from_gguf(gguf))
+    assert unshield(template.render(HI)) == "Hi!"

@@ -127,6 +127,34 @@ def test_the_window_slides_over_prompt_and_reply(last_n: int, seen: set[int]) ->
     assert {int(i) for i in np.flatnonzero(logits)} == seen
 
 
+def test_min_tokens_and_stop_tokens() -> None:
+    """End tokens, the model's and the request's, are not chosen before `min_tokens`."""
+    chosen = sampler(4, eog=[0], temperature=0, min_tokens=2, stop_token_ids=frozenset({1}))
+    tokens = []
+    for _ in range(4):
+        tokens.append(chosen.sample(np.array([9, 8, 1, 2], np.float32)))
+        chosen.accept(tokens[-1])
+    assert tokens == [3, 3, 0, 0]
+
+
+def test_what_is_allowed_wins_over_every_ban() -> None:
+    """A grammar's word: forced, banned and end tokens give way where it allows no other."""
+    allowed = np.array([0b0110], np.uint32)
+    for temperature in (0, 1):
+        for changes in (
+            {"logit_bias": {1: -100.0, 2: -100.0}},
+            {"logit_bias": {0: 100.0}},
+            {"ignore_eos": True, "logit_bias": {2: -100.0}},
+        ):
+            chosen = sampler(4, eog=[1], temperature=temperature, **changes)
+            seen = {chosen.sample(np.array([9, 1, 1, 8], np.float32), allowed) for _ in range(40)}
+            assert seen <= {1, 2}
+    chosen = sampler(4, eog=[1], temperature=1, ignore_eos=True)
+    assert {chosen.sample(np.zeros(4, np.float32), allowed) for _ in range(40)} == {2}
+    chosen = sampler(4, temperature=1, logit_bias={2: 100.0})
+    assert {chosen.sample(np.zeros(4, np.float32), allowed) for _ in range(40)} == {2}
+
+
 # --- damaged logits -------------------------------------------------------------------------------
 
 
@@ -198,6 +226,56 @@ def test_frequencies_are_the_distributions(changes: dict[str, float], spread: fl
     assert chi2 < len(groups) + 5 * math.sqrt(2 * len(groups)) + 5
 
 
+def test_cuts_come_in_order() -> None:
+    """Each of these sees what the one before it has left."""
+    logits = np.log([0.4, 0.3, 0.2, 0.1])
+    # top_k leaves 4 : 3 : 2; top_p takes 0.7 of that, not of all.
+    assert set(draws(logits, top_k=3, top_p=0.75)) == {0, 1}
+    assert set(draws(logits, top_k=0, top_p=0.75)) == {0, 1, 2}
+    # typical_p may drop the best; min_p measures by the best of the rest.
+    assert set(draws(np.log([0.7, 0.1, 0.1, 0.1]), typical_p=0.2)) == {0}
+    assert set(draws(np.log([0.5, 0.2, 0.2, 0.1]), typical_p=0.3, min_p=0.9)) == {1, 2}
+    # XTC comes last of the cuts: what top_k took cannot be what it leaves.
+    assert set(draws(logits, top_k=2, xtc_probability=1.0, xtc_threshold=0.05)) == {1}
+    assert set(draws(logits, xtc_probability=0.5, xtc_threshold=0.35)) == {0, 1, 2, 3}
+    # Temperature is applied after the cuts.
+    assert set(draws(logits, top_p=0.5, temperature=5)) == {0, 1}
+
+
+def test_dynamic_temperature() -> None:
+    """By the entropy, as a share of what it would be were all equal; see the definition below."""
+    logits = np.log(np.array([0.6, 0.2, 0.15, 0.05], np.float32))
+    probs = np.exp(logits.astype(np.float64))
+    share = float(-(probs * np.log(probs)).sum() / math.log(4))
+    temperature = 0.2 + (1.8 - 0.2) * share**0.5
+    expected = np.exp(logits / temperature)
+    expected /= expected.sum()
+    n = 6000
+    counts = draws(logits, n, temperature=1.0, dynatemp_range=0.8, dynatemp_exponent=0.5)
+    for token_id in range(4):
+        mean = n * expected[token_id]
+        assert abs(counts[token_id] - mean) < 5 * math.sqrt(mean)
+    # Never below 0: a peaked distribution is then as good as argmax.
+    peaked = [9.0, 0.0, 0.0, 0.0]
+    assert draws(peaked, 300, temperature=0.5, dynatemp_range=3.0, dynatemp_exponent=3.0) == {
+        0: 300
+    }
+
+
+def test_surprising_settings_change_nothing_when_off() -> None:
+    logits = np.random.default_rng(2).normal(0, 2, 300).astype(np.float32)
+    usual = draws(logits)
+    for off in (
+        {"typical_p": 1.0, "top_n_sigma": 0.0, "xtc_probability": 0.0, "xtc_threshold": 0.1},
+        {"xtc_probability": 1.0, "xtc_threshold": 0.51},
+        {"dry_multiplier": 0.0, "dynatemp_range": 0.0, "mirostat": 0, "min_keep": 5},
+        {"min_tokens": 9},
+    ):
+        assert set(draws(logits, **off)) <= set(range(300))
+        if "xtc_probability" not in off or not off["xtc_probability"]:
+            assert draws(logits, **off) == usual
+
+
 @pytest.mark.parametrize("spread", [0.0, 0.01, 3.0])
 def test_cuts_are_exact_on_a_large_vocabulary(spread: float) -> None:
     logits = np.random.default_rng(5).normal(0, spread, 20_000).astype(np.float32)
@@ -250,6 +328,13 @@ def test_two_samplers_do_not_disturb_each_other() -> None:
         {},
         {"top_p": 0.95},
         {"min_p": 0.05},
+        {"typical_p": 0.9},
+        {"top_n_sigma": 1.0},
+        {"xtc_probability": 1.0},
+        {"dynatemp_range": 0.5},
+        {"mirostat": 1},
+        {"mirostat": 2},
+        {"dry_multiplier": 1.0, "dry_penalty_last_n": -1},
         {"top_k": 1000, "repeat_penalty": 1.1, "repeat_last_n": -1},
         {"temperature": 0, "logit_bias": {5: 1.0}},
     ],

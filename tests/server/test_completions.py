@@ -295,7 +295,7 @@ def test_chat_messages_reach_the_template(http: httpx.Client, fake: FakeEngine) 
                 "tool_calls": [{"id": "c1", "type": "function", "function": parsed_call}],
                 "reasoning_content": "Hm.",
             },
-            {"role": "tool", "content": "sunny", "tool_call_id": "c1"},
+            {"role": "tool", "content": "sunny", "tool_call_id": "c1", "name": "lookup"},
             {"role": "user", "content": "Well?", "name": "Ann"},
         ],
         "add_generation_prompt": False,

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from engine import ConfigError, EngineConfig, SamplingParams
-from server.config import AppConfig, EngineSection, SamplingSection, load_config
+from server.config import AppConfig, EngineSettings, SamplingSection, load_config
 
 ROOT_FILE = Path(__file__).resolve().parents[2] / "config.toml"
 
@@ -39,14 +39,33 @@ def test_the_root_file_lists_every_setting_with_its_default() -> None:
 
 
 def test_sections_cover_the_engines_own_classes() -> None:
-    assert set(EngineSection.model_fields) == {f.name for f in dataclasses.fields(EngineConfig)}
+    made = load_config(overrides={"engine": {"model_path": "m.gguf"}})
+    parts = [part.to_engine() for _, part in made if isinstance(part, EngineSettings)]
+    named = [name for part in parts for name in part]
+    assert sorted(named) == sorted(f.name for f in dataclasses.fields(EngineConfig))
+    assert made.to_engine_config() == EngineConfig("m.gguf")
     per_request = {"seed", "stop", "logit_bias", "ignore_eos"}
     names = {f.name for f in dataclasses.fields(SamplingParams)}
     assert set(SamplingSection.model_fields) == names - per_request
     assert SamplingSection().to_sampling_params() == SamplingParams()
     assert SamplingSection(max_tokens=5).to_sampling_params().max_tokens == 5
-    made = EngineSection(model_path="m.gguf").to_engine_config()
-    assert made == EngineConfig("m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"),
+    [
+        ("5", 5),
+        ("'512'", 512),
+        ("'3B'", 3),
+        ("'6GB'", 6 * 10**9),
+        ("'1.5GiB'", 3 << 29),
+        ("'10 M'", 10**7),
+    ],
+)
+def test_sizes_may_have_units(tmp_path: Path, text: str, n_bytes: int) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text(f"[memory]\nmax_memory = {text}\n")
+    assert load_config(file).to_engine_config().max_memory_bytes == n_bytes
 
 
 def test_flags_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +100,10 @@ def test_the_file_in_the_working_directory_is_read(tmp_path: Path) -> None:
         ("[server]\nhost = 5", "my.toml: server.host: .*string"),
         ("[server]\nunknown_fields = 'maybe'", "'ignore' or 'refuse' .it is 'maybe'."),
         ("[engine]\nn_ctx = -4", "my.toml: engine.n_ctx: n_ctx = -4 is outside"),
+        ("[queue]\ntimeout_s = -1", "queue.timeout_s: timeout_s = -1.0 is outside 0"),
+        ("[scheduler]\npolicy = 'lifo'", "scheduler.policy: policy = 'lifo' is none of fcfs, sjf"),
+        ("[cache]\nmemory = '1.5 GX'", "cache.memory: is not a size like 512MB .*it is '1.5 GX'"),
+        ("[cache]\nmemory = true", "cache.memory: is true or false"),
         ("[sampling]\ntemperature = nan", "sampling.temperature: .*finite"),
         ("[sampling]\ntop_p = 1.5", "my.toml: sampling.top_p: top_p must be from 0 to 1, not 1.5$"),
         ("[log]\nlevel = 'loud'", "log.level: "),

@@ -104,6 +104,10 @@ def test_openapi_tells_the_truth(http: httpx.Client) -> None:
         "/v1/models/{model_id}",
         "/v1/completions",
         CHAT,
+        "/slots",
+        "/slots/{slot}",
+        "/slots/saved",
+        "/slots/saved/{filename}",
     }
     schemas = document["components"]["schemas"]
     for path in (CHAT, "/v1/completions"):

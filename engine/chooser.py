@@ -1,0 +1,77 @@
+"""Chooser: one request's way from logits to a token: grammar, sampler, log-probabilities.
+
+Does not know text: what a token looks like and whether a stop string ends the reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.grammar import Grammar
+from engine.logprobs import LogProbs
+from engine.sampler import Sampler
+from engine.sampling_params import SamplingParams
+from engine.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A chosen token.
+
+    logprob, top: as in generation.Token.
+    is_end:  it ends the reply and is no part of its text.
+    is_last: it completes what the grammar allows; nothing may follow.
+    """
+
+    token_id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    is_end: bool = False
+    is_last: bool = False
+
+
+class Chooser:
+    """Chooses the tokens of one request. Raises InvalidRequest when the settings allow none."""
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt_ids: Sequence[int],
+        tokenizer: Tokenizer,
+        grammar: Grammar | None = None,
+    ) -> None:
+        self._n_probs = params.n_probs
+        self._grammar = grammar.start() if grammar else None
+        self._end_ids = params.stop_token_ids | tokenizer.eog_ids
+        if params.ignore_eos and not grammar:  # a grammar's end is an end all the same
+            self._end_ids = params.stop_token_ids
+        self._sampler = Sampler(
+            params,
+            tokenizer.n_vocab,
+            prompt_ids,
+            tokenizer.eog_ids,
+            tokenizer.vocabulary.bytes_of,
+        )
+
+    def choose(self, logits: npt.NDArray[np.float32]) -> Choice:
+        """The next token. logits: f32[n_vocab], modified in place.
+
+        Raises EngineError when no token is possible.
+        """
+        log_probs = None if self._n_probs is None else LogProbs.of(logits)
+        allowed = self._grammar.allowed() if self._grammar else None
+        token_id = self._sampler.sample(logits, allowed)
+        self._sampler.accept(token_id)
+        is_end = token_id in self._end_ids
+        is_last = False
+        if self._grammar and not is_end:
+            self._grammar.accept(token_id)
+            is_last = self._grammar.is_over
+        if log_probs is None:
+            return Choice(token_id, is_end=is_end, is_last=is_last)
+        top = log_probs.top(self._n_probs or 0)
+        return Choice(token_id, log_probs[token_id], top, is_end, is_last)

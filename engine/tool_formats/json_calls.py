@@ -1,0 +1,94 @@
+"""Formats whose calls are JSON objects, name and arguments inside, between marks.
+
+<tool_call>{"name": "f", "arguments": {...}}</tool_call>      Hermes, Qwen, Granite 4
+[TOOL_CALLS][{"name": "f", "arguments": {...}}, ...]          lists, in other families
+{"name": "f", "parameters": {...}}                            nothing around them: Llama 3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from engine.scanner import Scanner, Steps
+from engine.tool_formats.base import Call, Calls, JsonForm
+from engine.tool_formats.python_calls import read_python_or_json_calls
+
+
+@dataclass(frozen=True, slots=True)
+class JsonCalls:
+    """opener, closer: around each call, or around a list of all."""
+
+    opener: str
+    closer: str = ""
+    is_list: bool = False
+    name_key: str = "name"
+    arguments_key: str = "arguments"
+    space: str = ""  # inside the marks
+    between: str = "\n"  # calls that are no list
+    also: tuple[str, ...] = ()  # other openers of such models
+    signs: tuple[str, ...] = ()
+
+    @property
+    def openers(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.opener, *self.also)))
+
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return (self.closer,) if self.closer else ()
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (*self.openers, *self.closers)
+
+    def read(self, scanner: Scanner, calls: Calls, opener: str) -> Steps[None]:
+        yield from read_python_or_json_calls(scanner, calls)
+        yield from scanner.take_space()
+        if self.closer:
+            yield from scanner.accept(self.closer)
+
+    def write(self, calls: Sequence[Call]) -> str:
+        return self.form.write(calls)
+
+    @property
+    def form(self) -> JsonForm:
+        before, after = f'{{"{self.name_key}": "', f'", "{self.arguments_key}": '
+        opening, closing = self.opener + self.space, self.space + self.closer
+        if self.is_list:
+            return JsonForm(before, after, "}", f"{opening}[", f"]{closing}", ", ")
+        return JsonForm(opening + before, after, "}" + closing, separator=self.between)
+
+
+FORMATS: Final = (
+    JsonCalls(
+        "<|START_ACTION|>",
+        "<|END_ACTION|>",
+        is_list=True,
+        name_key="tool_name",
+        arguments_key="parameters",
+        signs=("<|START_ACTION|>",),
+    ),
+    JsonCalls("<|tool_call|>", "<|/tool_call|>", is_list=True, signs=("<|/tool_call|>",)),  # Phi 4
+    JsonCalls("<|tool_call|>", is_list=True, also=("<tool_call>",), signs=("<|tool_call|>",)),
+    JsonCalls("<|function_call|>", signs=("<|function_call|>",)),  # GigaChat 3.1
+    JsonCalls(
+        "function call<|role_sep|>\n",
+        also=("<|message_sep|>\n\nfunction call<|role_sep|>\n",),
+        signs=("function call", "<|role_sep|>"),
+    ),
+    JsonCalls(
+        "<|action_start|><|plugin|>", "<|action_end|>", signs=("<|action_start|><|plugin|>",)
+    ),
+    JsonCalls("[TOOL_CALLS]", is_list=True, signs=("[TOOL_CALLS]",)),  # Mistral, until 2024
+    JsonCalls("<TOOLCALL>", "</TOOLCALL>", is_list=True, signs=("<TOOLCALL>",)),  # Nemotron
+    JsonCalls(" functools", is_list=True, also=("functools",), signs=("functools[",)),
+    JsonCalls("<tool_call>", "</tool_call>", space="\n", signs=("<tool_call>",)),
+    JsonCalls("<tool_calls>", "</tool_calls>", is_list=True, signs=("<tool_calls>[",)),
+    JsonCalls("<tool_calls>", "</tool_calls>", space="\n", signs=("<tool_calls>",)),  # MiniMax M1
+)
+
+# Where a template shows no marks of its own.
+PLAIN: Final = JsonCalls(
+    "", arguments_key="parameters", between="; ", also=("<|python_tag|>", "<tool_call>")
+)

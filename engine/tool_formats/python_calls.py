@@ -1,0 +1,136 @@
+"""Formats whose calls are Python: a list of calls with keyword arguments.
+
+    <|tool_call_start|>[f(k="value", n=3), g()]<|tool_call_end|>     LFM 2
+    <|python_tag|>f.call(k="value")                                  Llama 3.1's built-in tools
+    <function_calls>\\nf(k="value")\\n</function_calls>                Olmo 3
+
+Only literals are read, nothing is run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from engine.scanner import Scanner, Steps, Unexpected
+from engine.tool_formats.base import Call, Calls
+from engine.tool_formats.json_object import read_json_calls
+from engine.tool_formats.python_literal import to_json
+
+_NAME_PART: Final = re.compile(r"[\w.\-]")
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCalls:
+    """opener, closer: around all calls."""
+
+    opener: str
+    closer: str
+    is_list: bool = True
+    also: tuple[str, ...] = ()
+    signs: tuple[str, ...] = ()
+
+    @property
+    def openers(self) -> tuple[str, ...]:
+        return (self.opener, *self.also)
+
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return (self.closer,)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (*self.openers, *self.closers)
+
+    def read(self, scanner: Scanner, calls: Calls, opener: str) -> Steps[None]:
+        yield from read_python_or_json_calls(scanner, calls)
+        yield from scanner.take_space()
+        yield from scanner.accept(self.closer)
+
+    def write(self, calls: Sequence[Call]) -> str:
+        texts = []
+        for call in calls:
+            arguments = ", ".join(f"{k}={v!r}" for k, v in call.arguments.items())
+            texts.append(f"{call.name}({arguments})")
+        inside = f"[{', '.join(texts)}]" if self.is_list else "\n" + "\n".join(texts) + "\n"
+        return self.opener + inside + self.closer
+
+    @property
+    def form(self) -> None:
+        return None
+
+
+def read_python_or_json_calls(
+    scanner: Scanner, calls: Calls, only_offered: bool = False
+) -> Steps[None]:
+    """One call or a list of them, in either language. Raises Unexpected."""
+    yield from scanner.take_space()
+    bracket = yield from scanner.accept("[")
+    yield from scanner.take_space()
+    if (yield from scanner.peek()) == "{":
+        scanner.rewind()
+        yield from read_json_calls(scanner, calls, only_offered)
+        return
+    while True:
+        yield from read_python_call(scanner, calls, only_offered)
+        space = yield from scanner.take_space()
+        comma = yield from scanner.accept(",")
+        yield from scanner.take_space()
+        follows = _NAME_PART.match((yield from scanner.peek()))
+        if not follows or not (comma or (space and not bracket)):
+            break
+    if bracket:
+        yield from scanner.accept("]")
+
+
+def read_python_call(scanner: Scanner, calls: Calls, only_offered: bool) -> Steps[None]:
+    name = ""
+    while _NAME_PART.match((yield from scanner.peek())):
+        name += yield from scanner.take_char()
+    name = name.removesuffix(".call")
+    if only_offered and not calls.offers(name):
+        raise Unexpected
+    yield from scanner.expect("(")
+    calls.start(name)
+    separator = "{"
+    while True:
+        text, end = yield from _take_argument(scanner)
+        key, equals, value = text.partition("=")
+        if equals:
+            shown = to_json(value) or json.dumps(value.strip(), ensure_ascii=False)
+            calls.arguments(f"{separator}{json.dumps(key.strip())}: {shown}")
+            separator = ", "
+        if not end:
+            return  # cut, and so are the arguments
+        if end == ")":
+            break
+    calls.arguments("{}" if separator == "{" else "}")
+    calls.end()
+
+
+def _take_argument(scanner: Scanner) -> Steps[tuple[str, str]]:
+    """(an argument, the comma or parenthesis behind it; '' at the end)."""
+    text, depth, quote, escaped = "", 0, "", False
+    while char := (yield from scanner.take_char()):
+        if quote:
+            quote = "" if char == quote and not escaped else quote
+            escaped = char == "\\" and not escaped
+        elif char in "'\"":
+            quote = char
+        elif depth == 0 and char in ",)":
+            return text, char
+        else:
+            depth += (char in "([{") - (char in ")]}")
+        text += char
+    return text, ""
+
+
+FORMATS: Final = (
+    PythonCalls("<|tool_call_start|>", "<|tool_call_end|>", signs=("<|tool_call_start|>",)),
+    PythonCalls("<|tool_call_start|>", "<|tool_call_end|>", signs=("<|tool_list_start|>",)),
+    PythonCalls("<|python_start|>", "<|python_end|>", signs=("<|python_start|>",)),
+    PythonCalls("<function_calls>", "</function_calls>", False, signs=("<function_calls>",)),
+)

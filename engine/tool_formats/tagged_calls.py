@@ -1,0 +1,299 @@
+"""Formats with a tag for each argument, whose value stands bare in between.
+
+    <function=f>\\n<parameter=k>\\nvalue\\n</parameter>\\n</function>          Qwen 3 Coder
+    f\\n<arg_key>k</arg_key>\\n<arg_value>value</arg_value>                    GLM
+    <invoke name="f"><parameter name="k">value</parameter></invoke>          MiniMax, DeepSeek
+
+Whether 5 is a number or a text is told by the tag where it does so, or else by the tool's schema.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from engine.scanner import Markers, Scanner, Steps, Unexpected
+from engine.tool_formats.base import MAX_NAME, Call, Calls
+from engine.tool_formats.json_object import read_json_calls
+from engine.tool_formats.nested_tags import read_nested
+from engine.tool_formats.python_literal import to_json
+
+# A tag's own word on its value: DeepSeek's string="true", Kimi's type="string".
+_TEXT: Final = re.compile(r'string="true"|type="string"')
+_NO_TEXT: Final = re.compile(r'string="false"|type="')
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A name stands between begin and end. Where begin ends in a quote the name does so too, and
+    attributes may follow.
+    """
+
+    begin: str
+    end: str
+
+    def cut(self, head: str) -> tuple[str, str]:
+        """(name, attributes) of what stands in between."""
+        if self.begin.endswith('"'):
+            name, _, attributes = head.partition('"')
+            return name, attributes
+        return head.strip(), ""
+
+    def write(self, name: str, attributes: str = "") -> str:
+        quote = '"' if self.begin.endswith('"') else ""
+        return f"{self.begin}{name}{quote}{attributes}{self.end}"
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedCalls:
+    """Each call is `call`, its arguments, call_end; an argument is `key`, value, value_end. Opener
+    and closer stand around all calls.
+    """
+
+    call: Tag
+    key: Tag
+    value_end: str
+    call_end: str
+    opener: str = ""
+    closer: str = ""
+    value_begin: str = ""
+    attributes: tuple[str, str] = ("", "")  # of keys, in writing: of texts, and of others
+    gap: str = ""  # in writing, behind each tag
+    lines: bool = False  # a value stands on lines of its own
+    nested: str = ""  # what stands before each tag of objects and lists, if they have tags too
+    signs: tuple[str, ...] = ()
+
+    @property
+    def openers(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.opener, self.call.begin)))
+
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.call_end, self.closer)))
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        keys = (self.key.begin, self.key.end, self.value_begin, self.value_end)
+        return (*self.openers, *self.closers, self.call.end, *filter(None, keys))
+
+    def read(self, scanner: Scanner, calls: Calls, opener: str) -> Steps[None]:
+        yield from scanner.take_space()
+        if (yield from scanner.peek()) in ("{", "["):  # as its older sisters write
+            yield from read_json_calls(scanner, calls)
+            yield from scanner.take_space()
+            yield from scanner.accept(*self.closers)
+            return
+        begins = opener == self.call.begin or bool((yield from scanner.accept(self.call.begin)))
+        if not begins:
+            raise Unexpected
+        while begins:
+            yield from self._read_call(scanner, calls)
+            yield from scanner.take_space()
+            begins = bool((yield from scanner.accept(self.call.begin)))
+        if self.closer:
+            yield from scanner.accept(self.closer)
+
+    def _read_call(self, scanner: Scanner, calls: Calls) -> Steps[None]:
+        head, mark = yield from scanner.take_until(
+            self.call.end, self.key.begin, self.call_end, "\n", self.call.begin, most=MAX_NAME
+        )
+        if mark in ("", self.call.begin):
+            raise Unexpected
+        if mark in (self.key.begin, self.call_end):
+            scanner.unread(mark)
+        name, _ = self.call.cut(head)
+        calls.start(name)
+        separator = "{"
+        while True:
+            yield from scanner.take_space()
+            mark = yield from scanner.accept(self.key.begin, self.call_end)
+            if mark != self.key.begin:
+                break
+            head, mark = yield from scanner.take_until(self.key.end)
+            if not mark:
+                break
+            key, attributes = self.key.cut(head)
+            if self.value_begin:
+                yield from scanner.expect(self.value_begin)
+            calls.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
+            separator = ", "
+            is_text = _is_text(attributes, calls.schema(name, key))
+            yield from self._read_value(scanner, calls, key, is_text)
+        calls.arguments("{}" if separator == "{" else "}")
+        calls.end()
+
+    def _read_value(
+        self, scanner: Scanner, calls: Calls, key: str, is_text: bool | None
+    ) -> Steps[None]:
+        value_end = Markers([self.value_end.format(key=key)])
+        if self.lines:
+            yield from scanner.accept("\n")
+        if is_text:
+            text = _JsonText(calls, self.lines)
+            calls.arguments('"')
+            yield from scanner.until(value_end, text.push)
+            calls.arguments('"')
+            return
+        pieces: list[str] = []
+        yield from scanner.until(value_end, pieces.append)
+        value = "".join(pieces)
+        value = value.removesuffix("\n") if self.lines else value
+        if self.nested and self.nested in value:
+            calls.arguments(json.dumps(read_nested(value, self.nested), ensure_ascii=False))
+        else:
+            calls.arguments(to_json(value) or json.dumps(value, ensure_ascii=False))
+
+    def write(self, calls: Sequence[Call]) -> str:
+        texts = []
+        for call in calls:
+            arguments = [self._write_argument(k, v) for k, v in call.arguments.items()]
+            texts.append(self.call.write(call.name) + self.gap + "".join(arguments) + self.call_end)
+        return f"{self.opener}{self.gap}{self.gap.join(texts)}{self.gap}{self.closer}".strip("\n")
+
+    def _write_argument(self, key: str, value: Any) -> str:
+        is_text = isinstance(value, str)
+        line = "\n" if self.lines else ""
+        return (
+            self.key.write(key, self.attributes[0 if is_text else 1])
+            + self.value_begin
+            + line
+            + (value if is_text else json.dumps(value, ensure_ascii=False))
+            + line
+            + self.value_end.format(key=key)
+            + self.gap
+        )
+
+    @property
+    def form(self) -> None:
+        return None
+
+
+class _JsonText:
+    """Passes text on as the inside of a JSON string; its last newline may be the format's own."""
+
+    def __init__(self, calls: Calls, drops_newline: bool) -> None:
+        self._calls, self._drops_newline = calls, drops_newline
+        self._held = ""
+
+    def push(self, text: str) -> None:
+        text, self._held = self._held + text, ""
+        if self._drops_newline and text.endswith("\n"):
+            text, self._held = text[:-1], "\n"
+        self._calls.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
+
+
+def _is_text(attributes: str, schema: object) -> bool | None:
+    """Whether a value is text; None where its own look must tell."""
+    if _TEXT.search(attributes):
+        return True
+    if _NO_TEXT.search(attributes):
+        return False
+    if not isinstance(schema, Mapping) or "type" not in schema:
+        return None
+    kinds = schema["type"]
+    if kinds == "string":
+        return True
+    return None if isinstance(kinds, Sequence) and "string" in kinds else False
+
+
+def _xml(prefix: str = "", **others: Any) -> TaggedCalls:
+    """<prefix invoke name="f"><prefix parameter name="k">v</...></...>"""
+    return TaggedCalls(
+        call=Tag(f'<{prefix}invoke name="', ">"),
+        key=Tag(f'<{prefix}parameter name="', ">"),
+        value_end=f"</{prefix}parameter>",
+        call_end=f"</{prefix}invoke>",
+        gap="\n",
+        **others,
+    )
+
+
+def _glm(suffix: str = "") -> TaggedCalls:
+    return TaggedCalls(
+        call=Tag(f"<tool_call{suffix}>", "\n"),
+        key=Tag(f"<arg_key{suffix}>", f"</arg_key{suffix}>"),
+        value_begin=f"<arg_value{suffix}>",
+        value_end=f"</arg_value{suffix}>",
+        call_end=f"</tool_call{suffix}>",
+        signs=(f"<arg_key{suffix}>", f"<tool_call{suffix}>"),
+    )
+
+
+_DSML: Final = "｜DSML｜"
+_MINIMAX: Final = "]<]minimax[>["
+QWEN_CODER: Final = TaggedCalls(
+    call=Tag("<function=", ">"),
+    key=Tag("<parameter=", ">"),
+    value_end="</parameter>",
+    call_end="</function>",
+    opener="<tool_call>",
+    closer="</tool_call>",
+    gap="\n",
+    lines=True,
+    signs=("<function=", "<parameter="),
+)
+_DSML_ATTRIBUTES: Final = (' string="true"', ' string="false"')
+FORMATS: Final = (
+    TaggedCalls(
+        call=Tag('<|open|>call tool="', "<|sep|>"),
+        key=Tag('<|open|>argument key="', "<|sep|>"),
+        value_end="<|close|>argument<|sep|>",
+        call_end="<|close|>call<|sep|>",
+        opener="<|open|>tools<|sep|>",
+        closer="<|close|>tools<|sep|>",
+        attributes=(' type="string"', ' type="object"'),
+        signs=("<|open|>tools<|sep|>",),
+    ),
+    TaggedCalls(
+        call=Tag(f'{_MINIMAX}<invoke name="', ">"),
+        key=Tag(f"{_MINIMAX}<", ">"),
+        value_end=_MINIMAX + "</{key}>",
+        call_end=f"{_MINIMAX}</invoke>",
+        opener=f"{_MINIMAX}<tool_call>",
+        closer=f"{_MINIMAX}</tool_call>",
+        nested=_MINIMAX,
+        signs=(f"{_MINIMAX}<tool_call>",),
+    ),
+    _xml(
+        opener="<minimax:tool_call>",
+        closer="</minimax:tool_call>",
+        signs=("<minimax:tool_call>",),
+    ),
+    _xml(
+        "atem:",
+        opener="<atem:function_calls>",
+        closer="</atem:function_calls>",
+        signs=("<atem:function_calls>",),
+    ),
+    _xml(
+        _DSML,
+        opener=f"<{_DSML}function_calls>",
+        closer=f"</{_DSML}function_calls>",
+        attributes=_DSML_ATTRIBUTES,
+        signs=(f"<{_DSML}function_calls>",),
+    ),
+    _xml(
+        _DSML,
+        opener=f"<{_DSML}tool_calls>",
+        closer=f"</{_DSML}tool_calls>",
+        attributes=_DSML_ATTRIBUTES,
+        signs=(f"<{_DSML}tool_calls>",),
+    ),
+    replace(
+        _glm(":opensource"),
+        opener="<tool_calls:opensource>",
+        closer="</tool_calls:opensource>",
+        call=Tag("<tool_call:opensource>", "<tool_sep:opensource>"),
+    ),
+    replace(
+        QWEN_CODER,
+        opener="<seed:tool_call>",
+        closer="</seed:tool_call>",
+        signs=("<seed:tool_call>",),
+    ),
+    _glm(),
+    QWEN_CODER,
+)

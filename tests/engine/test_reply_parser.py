@@ -1,0 +1,78 @@
+"""Replies taken apart: thinking and content, whatever the pieces they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.deltas import ContentDelta, Delta, ReasoningDelta
+from engine.reply_parser import ReplyParser
+from engine.thinking import MARKS, THINK
+
+
+def joined(deltas: Iterable[Delta]) -> tuple[str, str]:
+    """(reasoning, content)."""
+    deltas = list(deltas)
+    reasoning = "".join(d.text for d in deltas if isinstance(d, ReasoningDelta))
+    return reasoning, "".join(d.text for d in deltas if isinstance(d, ContentDelta))
+
+
+def read(text: str, written: str = "", n: int = 1) -> tuple[str, str]:
+    parser = ReplyParser([THINK], written=written)
+    pieces = [text[i : i + n] for i in range(0, len(text), n)]
+    deltas = [delta for piece in pieces for delta in parser.push(piece)]
+    return joined(deltas + parser.finish())
+
+
+@pytest.mark.parametrize("n", [1, 3, 1000])
+@pytest.mark.parametrize(
+    ("written", "text", "reasoning", "content"),
+    [
+        ("", "Hello  world \n", "", "Hello  world \n"),
+        ("", "  x", "", "  x"),
+        ("", " \n", "", " \n"),
+        ("", "", "", ""),
+        ("", "<think>\nabc\n</think>\n\nHi", "abc", "Hi"),
+        ("", "<think>abc def", "abc def", ""),
+        ("<think>\n", "abc def", "abc def", ""),
+        ("<think>\n", "abc\n</think>\n\nHi", "abc", "Hi"),
+        ("<think>\n\n</think>\n\n", "Hi", "", "Hi"),
+        ("", "\n<think>a</think> b <think>c</think> d", "ac", "b d"),
+        ("", "Say `<think>` or '</think>'.", "", "Say `<think>` or '</think>'."),
+        ("<think>", 'it says "no"</think>yes', 'it says "no"', "yes"),
+        ("<think>", "a `</think>` b</think>c", "a `</think>` b", "c"),
+        ("", "a <thin", "", "a <thin"),
+        ("<think>", "a </thin", "a </thin", ""),
+        ("", "<b>a</b> < b", "", "<b>a</b> < b"),
+        ("Once", " upon", "", " upon"),
+    ],
+)
+def test_thinking(written: str, text: str, reasoning: str, content: str, n: int) -> None:
+    assert read(text, written, n) == (reasoning, content)
+
+
+def test_text_that_is_certain_is_not_held_back() -> None:
+    parser = ReplyParser([THINK])
+    assert parser.push("a <") == [ContentDelta("a")]
+    assert parser.push("b") == [ContentDelta(" <b")]
+    assert parser.push("<think>c") == [ReasoningDelta("c")]
+    assert parser.push("</thin") == []
+    assert parser.push("g") == [ReasoningDelta("</thing")]
+
+
+@given(st.data())
+def test_pieces_do_not_matter(data: st.DataObject) -> None:
+    marks = [text for m in MARKS for text in (m.open, m.close)]
+    parts = data.draw(st.lists(st.sampled_from([*marks, "<", "a", " ", "\n", "`", "'", "é🦙"])))
+    text = "".join(parts)
+    whole, cut = ReplyParser(MARKS), ReplyParser(MARKS)
+    expected = joined([*whole.push(text), *whole.finish()])
+    deltas: list[Delta] = []
+    while text:
+        n = data.draw(st.integers(1, len(text)))
+        deltas += cut.push(text[:n])
+        text = text[n:]
+    assert joined([*deltas, *cut.finish()]) == expected
