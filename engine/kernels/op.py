@@ -20,6 +20,9 @@ from numba import types  # isort: skip
 # Rows up to which a matrix product reads weights as decoding does; more rows go through tiles.
 FEW = 8
 
+# Kernels may touch rows up to the next multiple of this, where there are many.
+ROW_GROUP = 8
+
 # Bytes ahead of the weights being multiplied at which they are prefetched.
 AHEAD = 2048
 
@@ -59,6 +62,19 @@ OP = np.dtype(
         ("scratch_bytes", np.int64),  # of one thread
         ("results", np.int64),  # attention: its results for parts of the positions
         ("arrived", np.int64),  # attention: parts that are finished, i64 every ARRIVED_BYTES
+        # A mixture of experts (routing.py, experts.py).
+        ("n_expert", np.int32),
+        ("n_used", np.int32),  # experts that a row takes
+        ("expert_bytes", np.int64),  # bytes from one expert's weights to the next one's
+        ("gating", np.int32),  # how a router's logits become probabilities
+        ("normalise", np.int32),  # 1 = the factors of a row sum up to `scale`
+        ("by_place", np.int32),  # 1 = input rows lie by place instead of by row
+        ("chosen", np.int64),  # i32[rows, n_used]: experts
+        ("factor", np.int64),  # f32[rows, n_used]
+        ("place", np.int64),  # i32[rows, n_used]
+        ("source", np.int64),  # i32[places]: row
+        ("first", np.int64),  # i32[n_expert + 1]: each expert's first place, and their number
+        ("present", np.int64),  # i32[1 + n_expert]: how many experts are taken, and which
         ("n_head", np.int32),
         ("n_head_kv", np.int32),
         ("head_dim", np.int32),
