@@ -9,7 +9,7 @@ and L of its weight rows at a time are unpacked to a tile that is multiplied wit
 from __future__ import annotations
 
 from engine.jit import inline
-from engine.kernels.activation import SEGMENT, n_places
+from engine.kernels.activation import SEGMENT
 from engine.kernels.atomics import call_address
 from engine.kernels.matmul import (
     input_bytes,
@@ -18,7 +18,7 @@ from engine.kernels.matmul import (
     out_bytes,
     write_products,
 )
-from engine.kernels.op import FEW, cancelled, fields, kernel, n_rows, take
+from engine.kernels.op import FEW, cancelled, fields, kernel, n_places, n_rows, take
 from engine.kernels.simd import (
     L,
     add,
@@ -27,7 +27,6 @@ from engine.kernels.simd import (
     f32xL,
     fma,
     load,
-    mul,
     read_f32,
     read_i32,
     splat,

@@ -13,6 +13,7 @@ import numpy as np
 
 from engine.jit import Native, inline, native
 from engine.kernels.atomics import address_of, fetch_add, read_shared
+from engine.kernels.simd import read_i32
 
 import numba  # isort: skip  # after engine.jit
 from numba import types  # isort: skip
@@ -150,3 +151,10 @@ def n_rows(op, batch):
     """How many rows the op runs over."""
     b = fields(batch)
     return b.n_rows_out if fields(op).rows_out != 0 else b.n_rows
+
+
+@inline
+def n_places(op, batch):
+    """How many rows by place the op runs over (routing.py), or simply rows where there are none."""
+    o = fields(op)
+    return n_rows(op, batch) if o.first == 0 else read_i32(o.first + 4 * o.n_expert)
