@@ -17,6 +17,7 @@ are divided into parts as well, each an item. Who finishes a KV head's last part
 from __future__ import annotations
 
 from engine.jit import inline
+from engine.kernels.activation import soft_capped
 from engine.kernels.atomics import fetch_add
 from engine.kernels.kv_page import (
     F16,
@@ -127,7 +128,7 @@ def _scores(kv_type, grid, q, head_dim, keys, probs, values):
 
 
 @inline
-def _softmax_step(kv_type, scores, n_hidden, n_visible, state, k_scales, v_scales):
+def _softmax_step(kv_type, scores, n_hidden, n_visible, soft_cap, state, k_scales, v_scales):
     """Turn PAGE scores of one query into weights, and bring its state (maximum, sum) up to date.
 
     The first n_hidden positions lie before the window, those from n_visible on in the future.
@@ -143,6 +144,8 @@ def _softmax_step(kv_type, scores, n_hidden, n_visible, state, k_scales, v_scale
         s = load(f32xL, scores + 4 * t)
         if kv_type == Q8_0:
             s = mul(s, load_f16(f32xL, k_scales + 2 * t))
+        if soft_cap != 0.0:
+            s = soft_capped(s, splat(f32xL, soft_cap), splat(f32xL, 1.0 / soft_cap))
         s = where_less(place, limit, s, never)
         s = where_less(place, first, never, s)
         store(scores + 4 * t, s)
@@ -179,7 +182,7 @@ def _weigh(kv_type, grid, columns, out, head_dim, d, factors, probs, values, n_v
 
 @inline
 def _attend_page(
-    kv_type, grid, grid_1, n, q, out, states, limits, window,
+    kv_type, grid, grid_1, n, q, out, states, limits, window, soft_cap,
     layer, head, n_kv, head_dim, start, probs, factors, next_layer,
 ):  # fmt: skip
     """Take one page into account for n (R or 1) queries.
@@ -199,7 +202,9 @@ def _attend_page(
         n_visible = min(max(limit, 0), PAGE)
         most = max(most, n_visible)
         line, state, n_hidden = probs + 4 * PAGE * r, states + 8 * r, limit - window
-        factor = _softmax_step(kv_type, line, n_hidden, n_visible, state, k_scales, v_scales)
+        factor = _softmax_step(
+            kv_type, line, n_hidden, n_visible, soft_cap, state, k_scales, v_scales
+        )
         write_f32(factors + 4 * r, factor)
     d = 0
     while d + _J * L <= head_dim:
@@ -300,14 +305,16 @@ def _attention(kv_type, op, batch, thread):
                 if n == 1:
                     _attend_page(
                         kv_type, _LINE, _LINE_1, 1, queries, outputs, states, limits, o.window,
-                        layer, head, n_kv, head_dim, p * PAGE, probs, factors, next_layer,
+                        o.soft_cap, layer, head, n_kv, head_dim, p * PAGE, probs, factors,
+                        next_layer,
                     )  # fmt: skip
                     continue
                 for i in range(0, padded, R):
                     q, out = queries + i * head_dim * 4, outputs + i * head_dim * 4
                     _attend_page(
                         kv_type, _GRID, _GRID_1, R, q, out, states + 8 * i, limits + 4 * i,
-                        o.window, layer, head, n_kv, head_dim, p * PAGE, probs, factors, next_layer,
+                        o.window, o.soft_cap, layer, head, n_kv, head_dim, p * PAGE, probs, factors,
+                        next_layer,
                     )  # fmt: skip
             row = stop
         if n_parts > 1 and fetch_add(o.arrived + ARRIVED_BYTES * head, 1) < n_parts - 1:
@@ -324,7 +331,8 @@ def attention_f16(op, batch, thread, n_threads):
     """out = softmax(queries . keys * scale) . values, over the chat's tokens up to the row's own.
 
     x: f32[rows, n_head, head_dim]; out: the same shape; keys and values: in the rows' pages, at
-    layer_offset; results: for results_bytes; arrived: zeros, one for each KV head.
+    layer_offset; soft_cap: of the scores, 0 = none; results: for results_bytes; arrived: zeros, one
+    for each KV head.
     """
     _attention(F16, op, batch, thread)
 
