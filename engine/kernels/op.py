@@ -86,6 +86,7 @@ OP = np.dtype(
         ("window", np.int64),  # tokens that attention looks back on, the row's own included
         ("q_norm", np.int64),  # f32[n_head, head_dim]: norm of each query head before RoPE
         ("k_norm", np.int64),  # the same for keys
+        ("sinks", np.int64),  # f32[n_head]: a score that takes weight and has no value; 0 = none
         ("centred", np.int32),  # 1 = norms subtract the mean
         ("eps", np.float32),
         ("scale", np.float32),

@@ -1,4 +1,4 @@
-"""Routing of a mixture of experts, against NumPy: which experts, by what factors, in what places."""
+"""Routing of a mixture of experts, against NumPy: which experts, by what factors, where."""
 
 from __future__ import annotations
 
