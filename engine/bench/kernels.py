@@ -69,7 +69,7 @@ class _Product:
     def __init__(self, matrix: Matrix, n_rows: int, team: Team) -> None:
         self._team = team
         self._batch = Batch(n_rows)
-        self._batch.fill([Part([0] * n_rows, 0, 0, [])])
+        self._batch.fill([Part([0] * n_rows, 0, 0, [])], 0 if n_rows <= FEW else 1)
         rng = np.random.default_rng(_SEED)
         self._x = rng.standard_normal((n_rows, _N_IN)).astype(np.float32)
         # Kernels may touch rows up to the next multiple of eight.
