@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.chat import Chat, next_of
+from engine.chat import Chat, count_common, next_of
 from engine.engine import Engine
 
 _CHAT_TOKENS = 64  # that each of several chats holds before they decode together
@@ -65,8 +65,9 @@ class Ours:
 
     def _fill(self, chat: Chat, depth: int) -> None:
         """Make a chat hold depth tokens; what it holds already of them is not read again."""
-        chat.truncate_to(min(depth, len(chat.ids)))
-        self._read(chat, self._prompt(depth)[len(chat.ids) :])
+        prompt = self._prompt(depth)
+        chat.truncate_to(count_common(chat.ids, prompt))
+        self._read(chat, prompt[len(chat.ids) :])
 
     def _read(self, chat: Chat, tokens: Sequence[int]) -> None:
         for first in range(0, len(tokens), chat.max_rows):

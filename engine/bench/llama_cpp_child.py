@@ -38,7 +38,8 @@ class _Context:
             sys.exit(f"it has no memory for {n_ctx} tokens")
         self._memory = lc.llama_get_memory(self._context)
         self._n_vocab = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model))
-        self._n_past = 0
+        self._n_past = 0  # tokens in the cache
+        self._n_filled = 0  # of those, the ones that `_fill` has read
 
     def measure(self, depth: int, n_prompt: int, n_decode: int) -> dict[str, float]:
         """As Contestant.measure says."""
@@ -51,13 +52,14 @@ class _Context:
         return {"prefill_s": between - start, "decode_s": time.perf_counter() - between}
 
     def _fill(self, depth: int) -> None:
-        if depth < self._n_past:
-            if depth == 0:
-                lc.llama_memory_clear(self._memory, True)
-            elif not lc.llama_memory_seq_rm(self._memory, 0, depth, -1):
-                sys.exit("it cannot shorten this model's cache")
-            self._n_past = depth
-        self._read(self._prompt(depth)[self._n_past :])
+        """Make the cache hold depth tokens; what it holds already of them is not read again."""
+        kept = min(depth, self._n_filled)
+        if kept == 0:
+            lc.llama_memory_clear(self._memory, True)
+        elif not lc.llama_memory_seq_rm(self._memory, 0, kept, -1):
+            sys.exit("it cannot shorten this model's cache")
+        self._n_past, self._n_filled = kept, depth
+        self._read(self._prompt(depth)[kept:])
 
     def _read(self, tokens: list[int]) -> None:
         for first in range(0, len(tokens), _N_BATCH):

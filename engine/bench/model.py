@@ -184,22 +184,21 @@ def _speeds(times: Sequence[Times], work: Work) -> Record:
 def _depths(contestants: Sequence[Contestant], work: Work, ceiling: _Ceiling) -> list[Record]:
     """Decoding with more and more tokens in the cache; each context is the last one, gone on."""
     records: list[Record] = []
+    first_ms: list[float] = []
     for depth in sorted(work.depths):
-        each = _in_turn(contestants, work, depth, 0)
-        ms = [1e3 * statistics.median(t.decode_s for t in one) / work.n_decode for one in each]
+        times = _in_turn(contestants, work, depth, 0)
+        ms = [1e3 * statistics.median(t.decode_s for t in one) / work.n_decode for one in times]
+        first_ms = first_ms or ms
         record = {
             "depth": depth,
             "decode_tok_per_s": round(1e3 / ms[0], 2),
             "token_ms": round(ms[0], 3),
             "ceiling_ms": ceiling.step_ms(depth + work.n_decode // 2),
+            "speed_of_first": round(first_ms[0] / ms[0], 3),
         }
-        first = records[0] if records else record
-        record["speed_of_first"] = round(first["token_ms"] / ms[0], 3)
         if len(ms) > 1:
             record["llama_cpp_token_ms"] = round(ms[1], 3)
-            record["llama_cpp_speed_of_first"] = round(
-                (first.get("llama_cpp_token_ms") or ms[1]) / ms[1], 3
-            )
+            record["llama_cpp_speed_of_first"] = round(first_ms[1] / ms[1], 3)
         records.append(record)
     return records
 
