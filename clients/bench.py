@@ -102,18 +102,18 @@ def tables_of(report: Record) -> list[Table]:
 def kernel_table(report: Record) -> Table:
     """The kernels' report for people."""
     title = f"Weights of each type, {report['n_bytes'] >> 20} MiB, profile {report['profile']}"
-    columns = ["type", "threads", "read", "decode", "of read", "4 rows", "cost of one", "prefill"]
-    table = _numbers(title, columns)
+    columns = ["type", "threads", "read GB/s", "decode GB/s", "of read", "4 rows GB/s", "cost of 1"]
+    table = _numbers(title, [*columns, "prefill GFLOP/s"])
     for row in report["types"]:
         table.add_row(
             row["type"],
             str(row["threads"]),
-            f"{row['read_gb_per_s']:.1f} GB/s",
-            f"{row['dot_gb_per_s']:.1f} GB/s",
+            f"{row['read_gb_per_s']:.1f}",
+            f"{row['dot_gb_per_s']:.1f}",
             f"{row['dot_of_read']:.2f}",
-            f"{row['dot4_gb_per_s']:.1f} GB/s",
+            f"{row['dot4_gb_per_s']:.1f}",
             f"{row['four_rows_cost']:.2f}",
-            f"{row['prefill_gflop_per_s']:.0f} GFLOP/s",
+            f"{row['prefill_gflop_per_s']:.0f}",
         )
     return table
 

@@ -103,7 +103,7 @@ def test_depths_and_batches_have_tables_of_their_own() -> None:
 def test_kernels_are_shown_by_type() -> None:
     text = shown(kernel_table({"profile": "x86-64-v3", "n_bytes": 128 << 20, "types": [KERNEL]}))
     assert "128 MiB, profile x86-64-v3" in text
-    assert all(cell in text for cell in ("Q4_K", "19.5 GB/s", "0.95", "1.34", "310 GFLOP/s"))
+    assert all(cell in text for cell in ("Q4_K", "20.5", "19.5", "0.95", "1.34", "310"))
 
 
 @pytest.mark.parametrize(
