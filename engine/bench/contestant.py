@@ -70,9 +70,11 @@ class Ours:
         self._read(chat, prompt[len(chat.ids) :])
 
     def _read(self, chat: Chat, tokens: Sequence[int]) -> None:
+        """In chunks, as the worker reads a prompt that is alone."""
+        precise_until = self._engine._model.precise_until(len(chat.ids), len(tokens))
         for first in range(0, len(tokens), chat.max_rows):
             chunk = tokens[first : first + chat.max_rows]
-            chat.prefill(chunk, want_logits=first + len(chunk) == len(tokens))
+            chat.prefill(chunk, first + len(chunk) == len(tokens), precise_until)
 
     def _prompt(self, n: int) -> list[int]:
         return [(i * 7919 + 13) % self._engine.model.n_vocab for i in range(n)]

@@ -17,14 +17,12 @@ import numpy.typing as npt
 
 from engine.bench.bandwidth import PlainRead
 from engine.jit import PROFILE
-from engine.kernels.activation import fine8_row_bytes, q8_row_bytes, q16_row_bytes, quantise_rows
-from engine.kernels.matmul import matmul
 from engine.kernels.op import FEW
 from engine.kernels.team import Team
-from engine.kernels.tile import tile_bytes
-from engine.plan import Batch, Memory, Part, Plan
+from engine.plan import Batch, Memory, Part, Plan, Workspace
+from engine.plan_writer import PlanWriter
 from engine.quants import QUANTS
-from engine.quants.base import FewInput, QuantType
+from engine.quants.base import QuantType
 from engine.weights import Matrix
 
 _N_IN = 4096
@@ -69,56 +67,37 @@ class _Product:
     def __init__(self, matrix: Matrix, n_rows: int, team: Team) -> None:
         self._team = team
         self._batch = Batch(n_rows)
-        self._batch.fill([Part([0] * n_rows, 0, 0, [])], 0 if n_rows <= FEW else 1)
-        rng = np.random.default_rng(_SEED)
-        self._x = rng.standard_normal((n_rows, _N_IN)).astype(np.float32)
-        # Kernels may touch rows up to the next multiple of eight.
-        self._q8 = Memory(8 * q8_row_bytes.py_func(_N_IN) * (n_rows // 8 + 1))
-        self._q16 = Memory(FEW * q16_row_bytes.py_func(_N_IN))
-        self._fine8 = Memory(FEW * fine8_row_bytes.py_func(_N_IN))
-        self._out = Memory(4 * (matrix.n_out + 16) * (n_rows + 8))
-        scratch_bytes = tile_bytes(0)
-        self._scratch = Memory(team.n_threads * scratch_bytes)
-        x = int(self._x.ctypes.data)
-        x_few, x_few_bytes = {
-            FewInput.FLOATS: (x, 4 * _N_IN),
-            FewInput.Q16: (self._q16.address, q16_row_bytes.py_func(_N_IN)),
-            FewInput.FINE8: (self._fine8.address, fine8_row_bytes.py_func(_N_IN)),
-        }[matrix.quant.few_input]
-        self._plan = Plan()
-        self._plan.emit(
-            matmul,
-            **matrix.op_fields,
-            x=self._q8.address if matrix.quant.group else x,
-            x_few=x_few,
-            x_few_bytes=x_few_bytes,
-            out=self._out.address,
-            scratch=self._scratch.address,
-            scratch_bytes=scratch_bytes,
+        planes = 0 if n_rows <= FEW else 1
+        self._batch.fill([Part([0] * n_rows, 0, 0, [])], planes)
+        self._plan, inputs, self._workspace = Plan(), Plan(), Workspace()
+        writer = PlanWriter(
+            self._plan,
+            self._workspace,
+            max_rows=n_rows,
+            widest=_N_IN,
+            n_threads=team.n_threads,
+            scratch_bytes=0,
+            centred=False,
         )
+        x = writer.floats(_N_IN)
+        self.x = self._workspace.array(x, np.float32, (n_rows, _N_IN))
+        self.x[:] = np.random.default_rng(_SEED).standard_normal(self.x.shape)
+        n_out = (matrix.n_out + 15) // 16 * 16
+        self._out = writer.floats(n_out)
+        writer.matmul(matrix, x, self._out)
         self._plan.finish()
-        inputs = Plan()
-        inputs.emit(
-            quantise_rows,
-            x=x,
-            n_in=_N_IN,
-            q8=self._q8.address,
-            q16=self._q16.address,
-            fine8=self._fine8.address,
-        )
-        inputs.finish()
-        team.run(inputs.address, len(inputs), self._batch.address)
+        if matrix.quant.group:  # others take the floats
+            writer.plan = inputs
+            writer.quantise(x, matrix)
+            inputs.finish()
+            team.run(inputs.address, len(inputs), self._batch.address)
+        self.result = self._workspace.array(self._out, np.float32, (n_rows, n_out))
 
     def seconds(self) -> float:
         """Compute it once."""
         start = time.perf_counter()
         self._team.run(self._plan.address, len(self._plan), self._batch.address)
         return time.perf_counter() - start
-
-    def result(self, n_rows: int, n_out: int) -> npt.NDArray[np.float32]:
-        """What was computed: f32[n_rows, n_out]."""
-        stride = (n_out + 15) // 16 * 16
-        return self._out.bytes.view(np.float32)[: n_rows * stride].reshape(n_rows, -1)[:, :n_out]
 
 
 def _measure(matrix: Matrix, memory: Memory, team: Team, reps: int) -> Record:

@@ -35,10 +35,9 @@ def test_a_product_is_that_of_its_weights_and_inputs(
     stored = memory.bytes[: matrix.n_bytes].reshape(matrix.n_out, -1)
     weights = gguf.quants.dequantize(stored, gguf.GGMLQuantizationType(quant.ggml_type))
     assert np.isfinite(weights).all()
-    expected = product._x @ weights.T
-    found = product.result(n_rows, matrix.n_out)
+    expected = product.x @ weights.T
     # 8 bits of input in prefill: a hundredth of the largest result at most.
-    np.testing.assert_allclose(found, expected, atol=0.01 * np.abs(expected).max())
+    np.testing.assert_allclose(product.result, expected, atol=0.01 * np.abs(expected).max())
 
 
 def test_every_type_is_measured_with_every_number_of_threads() -> None:
