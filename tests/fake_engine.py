@@ -346,6 +346,8 @@ class FakeEngine:
 
     def _stop_string(self, job: _Job) -> str | None:
         """The one that stands first in the reply."""
+        if not job.generation.params.stop:
+            return None
         prompt = _text(job.generation.prompt_ids)
         script = self.script(prompt) if callable(self.script) else self.script
         text = "".join(script.pieces)

@@ -26,6 +26,7 @@ from engine.quants.base import QuantType
 from engine.weights import Matrix
 
 _N_IN = 4096
+_WILD = 100.0  # no weight is so large
 _LEAST_BYTES, _CACHES = 128 << 20, 4  # of weights: so many, and so many times the largest cache
 _FOUR, _PREFILL = 4, 128  # input rows
 _PREFILL_OUT = 1024  # weight rows that meet so many input rows: arithmetic is the limit, not memory
@@ -148,6 +149,13 @@ def _random_rows(quant: QuantType, rng: np.random.Generator, n: int) -> npt.NDAr
     for field in quant.block.names:
         if quant.block[field] == np.dtype("<f2"):
             blocks[field] = rng.uniform(-0.01, 0.01, blocks[field].shape).astype(np.float16)
+    # Some types have their scale elsewhere: a block that came out wild gives way to a sound one.
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = quant.dequantize(blocks.reshape(-1))
+    is_sound = (np.abs(values) < _WILD).all(axis=1)
+    sound = np.flatnonzero(is_sound)
+    flat = blocks.reshape(-1)
+    flat[~is_sound] = flat[np.resize(sound, len(flat) - len(sound))]
     return blocks.view(np.uint8)
 
 

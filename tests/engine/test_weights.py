@@ -82,7 +82,7 @@ def test_a_misshapen_tensor(name: str, changed: Callable[..., Path]) -> None:
     assert name in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["blk.1.attn_sinks.weight", "blk.2.attn_q.weight", "vision.bias"])
+@pytest.mark.parametrize("name", ["blk.1.attn_other.weight", "blk.2.attn_q.weight", "vision.bias"])
 def test_a_tensor_that_nobody_asks_for(name: str, changed: Callable[..., Path]) -> None:
     path = changed(lambda tensors: tensors.update({name: np.zeros(8, np.float32)}))
     with pytest.raises(UnsupportedModel) as caught:

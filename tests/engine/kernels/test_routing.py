@@ -22,7 +22,7 @@ def run(kernel: Native, n_rows: int, **fields: Any) -> None:
     scratch = np.zeros(1024, np.uint8)
     for name, value in {"scratch": scratch, **fields}.items():
         op[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
-    batch["n_rows"] = n_rows
+    batch["n_rows"], batch["planes"] = n_rows, 0 if n_rows <= FEW else 1
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(kernel.address)
     call(op.ctypes.data, batch.ctypes.data, 0, 1)
 
