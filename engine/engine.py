@@ -100,7 +100,7 @@ class Engine:
             from engine.scheduler import Scheduler
             from engine.worker import TimeLimits, Worker
 
-            def plan(model: Model) -> None:
+            def plan(model: Model) -> int:
                 sizes = Sizes(
                     weights=self._gguf.n_bytes,
                     workspace=model.workspace.n_bytes,
@@ -109,6 +109,7 @@ class Engine:
                     pages_for=least_pages,
                 )
                 self.budget = plan_memory(config, model_config.n_ctx_train, sizes, free_memory())
+                return self.budget.n_ctx
 
             most_rows = min(config.prefill_chunk, config.n_ctx or model_config.n_ctx_train)
             self._model = Model(
@@ -129,7 +130,7 @@ class Engine:
                 lock(*self._gguf.extent)
             self._pool = PagePool(self.budget.n_pages, self._model.page_bytes)
             self._new_chat: Callable[[], Chat] = lambda: Chat(self._model, self._pool, n_ctx)
-            key = fingerprint(self._gguf, config.kv_type, LAYOUT)
+            key = fingerprint(self._gguf, config.kv_type, LAYOUT, self._model.long_rope)
             folder = Path(config.disk_folder or cache_root() / "chats")
             self._disk = DiskCache(folder, config.disk_bytes, key, self._pool.page_bytes)
             self._saved: SavedChats | None = None

@@ -268,8 +268,7 @@ def _drop(ids: dict[str, int], vocabulary: Vocabulary, *types: TokenType) -> Non
 
 def _space_eaters(gguf: GGUFFile, vocabulary: Vocabulary) -> list[int]:
     """Phi-3's special tokens, but for three. No GGUF says so; as llama.cpp, go by the name."""
-    name = gguf.get_str("general.name", "").lower().replace(" ", "-")
-    if "phi-3" not in name and "phi3" not in name:
+    if not re.search("phi[ -]?3", gguf.get_str("general.name", "").lower()):
         return []
     special = vocabulary.user_defined | vocabulary.control
     return [special[text] for text in special if text not in ("<unk>", "<s>", "<|endoftext|>")]

@@ -1,4 +1,4 @@
-"""Input rows of a matrix product as integers, and the kernels that make them.
+"""Input rows of a matrix product as integers, and the kernels that make them of activations.
 
 A row of n values (n a multiple of 32) is one run of memory. Its parts spare the products work: s
 and h are what an offset in the weights is multiplied with.
@@ -34,8 +34,6 @@ together they are worth 16 bits, at twice the arithmetic.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from engine.jit import inline
@@ -63,7 +61,6 @@ from engine.kernels.simd import (
     mul,
     nearest,
     read_f32,
-    read_i32,
     shuffle,
     splat,
     stack,
@@ -225,7 +222,7 @@ def _quantise_many(op, x, row, first, last, planes):
 
 
 @inline
-def _quantise_for(op, rows, planes, x, row, first, last):
+def quantise(op, rows, planes, x, row, first, last):
     """Values first..last of row number `row` in all forms that the op's readers want."""
     if rows <= FEW:
         _quantise_few(op, x, row, first, last)
@@ -237,61 +234,6 @@ def _quantise_for(op, rows, planes, x, row, first, last):
 def n_planes(op, batch):
     """q8 rows for one row."""
     return max(fields(op).planes, fields(batch).planes)
-
-
-@inline
-def inverse_rms(x, n, eps):
-    """1 / rms of the n f32 at x, in all lanes."""
-    squares = zeros(f32xL)
-    for i in range(0, n, L):
-        v = load(f32xL, x + 4 * i)
-        squares = fma(v, v, squares)
-    return splat(f32xL, 1.0 / math.sqrt(sum_lanes(squares) / n + eps))
-
-
-@kernel
-def rms_norm(op, batch, thread, n_threads):
-    """Row by row x / rms(x) * weight, as f32 to out and as integers to q8, q16, fine8.
-
-    x: f32[rows, n_in], weight: f32[n_in]; an output of 0 is not wanted. With rows_out, row i of the
-    result is made of row row_out[i] of x.
-    """
-    o = fields(op)
-    n = o.n_in
-    rows, planes = n_rows(op, batch), n_planes(op, batch)
-    private = o.scratch + thread * o.scratch_bytes  # f32[n_in], where nobody wants the floats
-    while True:
-        row = take(op, 1)
-        if row >= rows:
-            break
-        source = row
-        if o.rows_out != 0:
-            source = read_i32(fields(batch).row_out + 4 * row)
-        x = o.x + 4 * n * source
-        inverse = inverse_rms(x, n, o.eps)
-        out = private if o.out == 0 else o.out + 4 * n * row
-        for i in range(0, n, L):
-            v = mul(load(f32xL, x + 4 * i), inverse)
-            store(out + 4 * i, mul(v, load(f32xL, o.weight + 4 * i)))
-        for i in range(0, n, SEGMENT):
-            _quantise_for(o, rows, planes, out, row, i, min(i + SEGMENT, n))
-
-
-@kernel
-def add_rms_norm(op, batch, thread, n_threads):
-    """out += x / rms(x) * weight, row by row. x, out: f32[rows, n_in]; weight: f32[n_in]."""
-    o = fields(op)
-    n = o.n_in
-    rows = n_rows(op, batch)
-    while True:
-        row = take(op, 1)
-        if row >= rows:
-            break
-        x, out = o.x + 4 * n * row, o.out + 4 * n * row
-        inverse = inverse_rms(x, n, o.eps)
-        for i in range(0, n, L):
-            v = mul(mul(load(f32xL, x + 4 * i), inverse), load(f32xL, o.weight + 4 * i))
-            store(out + 4 * i, add(load(f32xL, out + 4 * i), v))
 
 
 @inline
@@ -309,8 +251,23 @@ def _gelu(v):
 
 
 @inline
-def _activate_mul(op, batch, gelu):
-    """x = activation(x) * y in place, and as integers to q8, q16, fine8 (0 = not wanted)."""
+def _relu_squared(v):
+    """max(v, 0)^2."""
+    positive = larger(v, zeros(f32xL))
+    return mul(positive, positive)
+
+
+@inline
+def soft_capped(v, cap, inverse):
+    """cap * tanh(v / cap), with tanh u = 1 - 2 / (e^2u + 1). cap, inverse = 1 / cap: all lanes."""
+    one = splat(f32xL, 1.0)
+    u = mul(v, inverse)
+    return mul(cap, sub(one, div(splat(f32xL, 2.0), add(exp(add(u, u)), one))))
+
+
+@inline
+def _activate(op, batch, function):
+    """x = function(x) * y in place (y: 0 = not gated), and as integers to q8, q16, fine8."""
     o = fields(op)
     n = o.n_in
     segments = (n + SEGMENT - 1) // SEGMENT
@@ -322,24 +279,51 @@ def _activate_mul(op, batch, gelu):
         row = item // segments
         first = item % segments * SEGMENT
         last = min(first + SEGMENT, n)
-        gate, up = o.x + 4 * n * row, o.y + 4 * n * row
-        for i in range(first, last, L):
-            g = load(f32xL, gate + 4 * i)
-            activated = _gelu(g) if gelu else _silu(g)
-            store(gate + 4 * i, mul(activated, load(f32xL, up + 4 * i)))
-        _quantise_for(o, rows, planes, gate, row, first, last)
+        x, y = o.x + 4 * n * row, o.y + 4 * n * row
+        if o.y != 0:
+            for i in range(first, last, L):
+                v = function(load(f32xL, x + 4 * i))
+                store(x + 4 * i, mul(v, load(f32xL, y + 4 * i)))
+        else:
+            for i in range(first, last, L):
+                store(x + 4 * i, function(load(f32xL, x + 4 * i)))
+        quantise(o, rows, planes, x, row, first, last)
 
 
 @kernel
-def silu_mul(op, batch, thread, n_threads):
-    """x = silu(x) * y, x (gate) and y (up): f32[rows, n_in]; see _activate_mul."""
-    _activate_mul(op, batch, False)
+def silu(op, batch, thread, n_threads):
+    """x = silu(x) * y, x (gate) and y (up): f32[rows, n_in]; see _activate."""
+    _activate(op, batch, _silu)
 
 
 @kernel
-def gelu_mul(op, batch, thread, n_threads):
-    """x = gelu(x) * y, x (gate) and y (up): f32[rows, n_in]; see _activate_mul."""
-    _activate_mul(op, batch, True)
+def gelu(op, batch, thread, n_threads):
+    """x = gelu(x) * y, or gelu(x) where y is 0; see _activate."""
+    _activate(op, batch, _gelu)
+
+
+@kernel
+def relu_squared(op, batch, thread, n_threads):
+    """x = max(x, 0)^2 * y, or max(x, 0)^2 where y is 0; see _activate."""
+    _activate(op, batch, _relu_squared)
+
+
+@kernel
+def soft_cap(op, batch, thread, n_threads):
+    """x = soft_cap * tanh(x / soft_cap) in place. x: f32[rows, n_in]."""
+    o = fields(op)
+    n = o.n_in
+    segments = (n + SEGMENT - 1) // SEGMENT
+    cap, inverse = splat(f32xL, o.soft_cap), splat(f32xL, 1.0 / o.soft_cap)
+    items = n_rows(op, batch) * segments
+    while True:
+        item = take(op, 1)
+        if item >= items:
+            break
+        row, first = item // segments, item % segments * SEGMENT
+        x = o.x + 4 * n * row
+        for i in range(first, min(first + SEGMENT, n), L):
+            store(x + 4 * i, soft_capped(load(f32xL, x + 4 * i), cap, inverse))
 
 
 @kernel
@@ -357,4 +341,4 @@ def quantise_rows(op, batch, thread, n_threads):
         row = item // segments
         first = item % segments * SEGMENT
         last = min(first + SEGMENT, n)
-        _quantise_for(o, rows, planes, o.x + 4 * n * row, row, first, last)
+        quantise(o, rows, planes, o.x + 4 * n * row, row, first, last)

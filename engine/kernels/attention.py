@@ -17,6 +17,7 @@ are divided into parts as well, each an item. Who finishes a KV head's last part
 from __future__ import annotations
 
 from engine.jit import inline
+from engine.kernels.activation import soft_capped
 from engine.kernels.atomics import fetch_add
 from engine.kernels.kv_page import (
     F16,
@@ -127,7 +128,7 @@ def _scores(kv_type, grid, q, head_dim, keys, probs, values):
 
 
 @inline
-def _softmax_step(kv_type, scores, n_hidden, n_visible, state, k_scales, v_scales):
+def _softmax_step(kv_type, scores, n_hidden, n_visible, soft_cap, state, k_scales, v_scales):
     """Turn PAGE scores of one query into weights, and bring its state (maximum, sum) up to date.
 
     The first n_hidden positions lie before the window, those from n_visible on in the future.
@@ -143,6 +144,8 @@ def _softmax_step(kv_type, scores, n_hidden, n_visible, state, k_scales, v_scale
         s = load(f32xL, scores + 4 * t)
         if kv_type == Q8_0:
             s = mul(s, load_f16(f32xL, k_scales + 2 * t))
+        if soft_cap != 0.0:
+            s = soft_capped(s, splat(f32xL, soft_cap), splat(f32xL, 1.0 / soft_cap))
         s = where_less(place, limit, s, never)
         s = where_less(place, first, never, s)
         store(scores + 4 * t, s)
@@ -179,7 +182,7 @@ def _weigh(kv_type, grid, columns, out, head_dim, d, factors, probs, values, n_v
 
 @inline
 def _attend_page(
-    kv_type, grid, grid_1, n, q, out, states, limits, window,
+    kv_type, grid, grid_1, n, q, out, states, limits, window, soft_cap,
     layer, head, n_kv, head_dim, start, probs, factors, next_layer,
 ):  # fmt: skip
     """Take one page into account for n (R or 1) queries.
@@ -199,7 +202,9 @@ def _attend_page(
         n_visible = min(max(limit, 0), PAGE)
         most = max(most, n_visible)
         line, state, n_hidden = probs + 4 * PAGE * r, states + 8 * r, limit - window
-        factor = _softmax_step(kv_type, line, n_hidden, n_visible, state, k_scales, v_scales)
+        factor = _softmax_step(
+            kv_type, line, n_hidden, n_visible, soft_cap, state, k_scales, v_scales
+        )
         write_f32(factors + 4 * r, factor)
     d = 0
     while d + _J * L <= head_dim:
@@ -211,13 +216,33 @@ def _attend_page(
 
 
 @inline
-def _count_parts(batch, rows, window):
-    """Into how many parts the positions of these rows are divided."""
-    longest = 0
+def _pages_of_part(n_pages):
+    """Pages of one part of n_pages. They depend on nothing else: neither who else is in the batch
+    nor how many threads there are may change in which order a row's sums are taken.
+    """
+    return max((n_pages + MAX_PARTS - 1) // MAX_PARTS, PART)
+
+
+@inline
+def _n_parts(n_pages):
+    """Into how many parts n_pages are divided."""
+    of_part = _pages_of_part(n_pages)
+    return max((n_pages + of_part - 1) // of_part, 1)
+
+
+@inline
+def _n_pages(pos, window):
+    """How many pages a row at this position looks at."""
+    return pos // PAGE - max(pos + 1 - window, 0) // PAGE + 1
+
+
+@inline
+def _most_parts(batch, rows, window):
+    """The most parts that one of these rows has."""
+    most = 1
     for row in range(rows):
-        pos = read_i32(fields(batch).pos + 4 * row)
-        longest = max(longest, pos // PAGE - max(pos + 1 - window, 0) // PAGE + 1)
-    return min(max(longest // PART, 1), MAX_PARTS)
+        most = max(most, _n_parts(_n_pages(read_i32(fields(batch).pos + 4 * row), window)))
+    return most
 
 
 @inline
@@ -259,7 +284,7 @@ def _attention(kv_type, op, batch, thread):
     own_result = limits + n_most * 4
 
     blocks = (rows + ROWS - 1) // ROWS
-    n_parts = _count_parts(batch, rows, o.window) if blocks == 1 else 1
+    n_parts = _most_parts(batch, rows, o.window) if blocks == 1 else 1
     while True:
         item = take(op, 1)
         if item >= blocks * n_kv * n_parts or cancelled(batch):
@@ -292,22 +317,28 @@ def _attention(kv_type, op, batch, thread):
                 write_f32(states + 8 * i + 4, 0.0)
                 write_i32(limits + 4 * i, read_i32(b.pos + 4 * r) + 1)
             first = max(read_i32(b.pos + 4 * row) + 1 - o.window, 0) // PAGE
-            n_pages = (last // PAGE + 1 - first + n_parts - 1) // n_parts  # of a part
-            first += part * n_pages
-            for p in range(first, min(first + n_pages, last // PAGE + 1)):
+            until = last // PAGE + 1
+            if n_parts > 1:
+                of_part = _pages_of_part(until - first)
+                first += part * of_part
+                # The last part takes what rows behind the first one see beyond it.
+                until = until if part == n_parts - 1 else min(first + of_part, until)
+            for p in range(first, until):
                 layer = read_i64(table + 8 * p) + o.layer_offset
                 next_layer = read_i64(table + 8 * min(p + 1, last // PAGE)) + o.layer_offset
                 if n == 1:
                     _attend_page(
                         kv_type, _LINE, _LINE_1, 1, queries, outputs, states, limits, o.window,
-                        layer, head, n_kv, head_dim, p * PAGE, probs, factors, next_layer,
+                        o.soft_cap, layer, head, n_kv, head_dim, p * PAGE, probs, factors,
+                        next_layer,
                     )  # fmt: skip
                     continue
                 for i in range(0, padded, R):
                     q, out = queries + i * head_dim * 4, outputs + i * head_dim * 4
                     _attend_page(
                         kv_type, _GRID, _GRID_1, R, q, out, states + 8 * i, limits + 4 * i,
-                        o.window, layer, head, n_kv, head_dim, p * PAGE, probs, factors, next_layer,
+                        o.window, o.soft_cap, layer, head, n_kv, head_dim, p * PAGE, probs,
+                        factors, next_layer,
                     )  # fmt: skip
             row = stop
         if n_parts > 1 and fetch_add(o.arrived + ARRIVED_BYTES * head, 1) < n_parts - 1:
@@ -324,7 +355,8 @@ def attention_f16(op, batch, thread, n_threads):
     """out = softmax(queries . keys * scale) . values, over the chat's tokens up to the row's own.
 
     x: f32[rows, n_head, head_dim]; out: the same shape; keys and values: in the rows' pages, at
-    layer_offset; results: for results_bytes; arrived: zeros, one for each KV head.
+    layer_offset; soft_cap: of the scores, 0 = none; results: for results_bytes; arrived: zeros, one
+    for each KV head.
     """
     _attention(F16, op, batch, thread)
 

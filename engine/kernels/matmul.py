@@ -74,9 +74,12 @@ def matmul(op, batch, thread, n_threads):
         n = min(L, o.n_out - first)
         out = o.out + 4 * first
         accumulate = o.accumulate
-        if o.bias != 0 and accumulate == 0:
+        if o.bias != 0:
             for t in range(rows):
-                store(out + t * out_stride, load(f32xL, o.bias + 4 * first))
+                v = load(f32xL, o.bias + 4 * first)
+                if accumulate != 0:
+                    v = add(v, load(f32xL, out + t * out_stride))
+                store(out + t * out_stride, v)
             accumulate = 1
         for k0 in range(0, o.n_in, K_CHUNK):
             kn = min(K_CHUNK, o.n_in - k0)

@@ -46,7 +46,7 @@ OP = np.dtype(
         ("fine8", np.int64),
         ("weight", np.int64),  # mapped weights, or f32 vector
         ("row_bytes", np.int64),  # bytes from one weight row to the next
-        ("bias", np.int64),  # f32[n_out]
+        ("bias", np.int64),  # f32[n_out], read up to the next multiple of 16
         ("planes", np.int32),  # q8 rows for one row, at least (activation.py)
         ("accumulate", np.int32),  # 1 = add to `out` instead of overwriting
         ("float_x", np.int32),  # 1 = the weight type wants f32 rows, and unpacks to a float tile
@@ -67,10 +67,12 @@ OP = np.dtype(
         ("layer_offset", np.int64),  # bytes from a page's start to this layer's K
         ("table", np.int64),  # RoPE: f32[rows, n_rot], cosine and sine of each angle
         ("window", np.int64),  # tokens that attention looks back on, the row's own included
-        ("q_norm", np.int64),  # f32[head_dim]: RMS norm of each query head before RoPE
+        ("q_norm", np.int64),  # f32[n_head, head_dim]: norm of each query head before RoPE
         ("k_norm", np.int64),  # the same for keys
+        ("centred", np.int32),  # 1 = norms subtract the mean
         ("eps", np.float32),
         ("scale", np.float32),
+        ("soft_cap", np.float32),  # what is kept between -this and this by tanh; 0 = nothing
     ],
     align=True,
 )

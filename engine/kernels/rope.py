@@ -7,7 +7,6 @@ import math
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.activation import inverse_rms
 from engine.kernels.kv_page import (
     F16,
     F32,
@@ -19,6 +18,7 @@ from engine.kernels.kv_page import (
     v_at,
     v_scales_at,
 )
+from engine.kernels.norm import norm_head
 from engine.kernels.op import ARRIVED_BYTES, fields, kernel, n_rows, take
 from engine.kernels.simd import (
     L,
@@ -59,7 +59,7 @@ _ONE_127TH = np.float32(1 / 127)
 
 @kernel
 def rope_angles(op, batch, thread, n_threads):
-    """table[row] = cosine and sine of position * frequency, for the batch's positions.
+    """table[row] = scale * cosine and sine of position * frequency, for the batch's positions.
 
     weight: f64[n_rot / 2], frequencies with scaling and factors applied.
     table:  f32[rows, n_rot], pairs (cos, sin).
@@ -74,8 +74,8 @@ def rope_angles(op, batch, thread, n_threads):
         out = o.table + row * o.n_rot * 4
         for i in range(o.n_rot // 2):
             angle = pos * read_f64(o.weight + 8 * i)
-            write_f32(out + 8 * i, math.cos(angle))
-            write_f32(out + 8 * i + 4, math.sin(angle))
+            write_f32(out + 8 * i, o.scale * math.cos(angle))
+            write_f32(out + 8 * i + 4, o.scale * math.sin(angle))
 
 
 @inline
@@ -94,13 +94,9 @@ def _turn(head, angles, n_rot, halves):
 
 
 @inline
-def _norm_head(head, weight, head_dim, eps):
-    """RMS norm of one head, f32[head_dim] at `head`, in place; weight 0 = none."""
-    if weight != 0:
-        inverse = inverse_rms(head, head_dim, eps)
-        for i in range(0, head_dim, L):
-            v = mul(load(f32xL, head + 4 * i), inverse)
-            store(head + 4 * i, mul(v, load(f32xL, weight + 4 * i)))
+def _of_head(weight, head, head_dim):
+    """Address of one head's part of weights f32[heads, head_dim]; 0 where there are none."""
+    return weight + 4 * head_dim * head if weight != 0 else 0
 
 
 @inline
@@ -180,13 +176,14 @@ def _rope_and_store(kv_type, op, batch):
         row, head = item // n_kv, item % n_kv
         angles = o.table + row * o.n_rot * 4
         for g in range(group):
-            q = o.x + (row * o.n_head + head * group + g) * head_dim * 4
-            _norm_head(q, o.q_norm, head_dim, o.eps)
+            h = head * group + g
+            q = o.x + (row * o.n_head + h) * head_dim * 4
+            norm_head(q, _of_head(o.q_norm, h, head_dim), head_dim, o.eps, o.centred)
             _turn(q, angles, o.n_rot, o.rope_halves)
             if kv_type == Q8_0:
                 _rotate(q, head_dim)
         k, v = o.y + item * head_dim * 4, o.z + item * head_dim * 4
-        _norm_head(k, o.k_norm, head_dim, o.eps)
+        norm_head(k, _of_head(o.k_norm, head, head_dim), head_dim, o.eps, o.centred)
         _turn(k, angles, o.n_rot, o.rope_halves)
         if kv_type == Q8_0:
             _rotate(k, head_dim)
@@ -207,8 +204,9 @@ def _rope_and_store(kv_type, op, batch):
 def rope_and_store_f16(op, batch, thread, n_threads):
     """Normalise and rotate queries and keys, then write keys and values into the row's page.
 
-    q_norm, k_norm: 0 = none. x: queries f32[rows, n_head, head_dim]; y: keys, z: values
-    f32[rows, n_head_kv, head_dim]; table: of rope_angles; arrived: of attention, which is next.
+    q_norm, k_norm: 0 = none; n_rot: 0 = no rotation. x: queries f32[rows, n_head, head_dim];
+    y: keys, z: values f32[rows, n_head_kv, head_dim]; table: of rope_angles; arrived: of attention,
+    which is next.
     """
     _rope_and_store(F16, op, batch)
 

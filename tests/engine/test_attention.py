@@ -35,7 +35,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "three to a kv head": {"n_embd": 96, "n_head": 6, "n_head_kv": 2},
     "a kv head each": {"n_head_kv": 4},
     "heads of 80": {"head_dim": 80, "n_head_kv": 1},
-    "windows": {"architecture": "gemma3", "gemma": True, "n_layer": 7, "window": 300},
+    "windows": {
+        "architecture": "gemma3",
+        "head_norms": "head",
+        "post_norms": True,
+        "n_layer": 7,
+        "window": 300,
+    },
 }
 
 
@@ -123,7 +129,7 @@ def test_a_run_that_was_cancelled_leaves_nothing_half_merged(tmp_path: Path) -> 
         chat = chat_with(model)
         score(chat, ids(600), chunk=64)
         expected = chat.next(7).copy()
-        arrived = model._parts["arrived"]
+        arrived = int(model.plan.records["arrived"].max())
         model.workspace.array(arrived, np.int64, (1,))[0] = 3  # as a stop in mid-op leaves it
         chat.truncate_to(600)
         np.testing.assert_array_equal(chat.next(7), expected)
