@@ -26,7 +26,14 @@ MODELS: dict[str, dict[str, Any]] = {
     "f32": {"type": T.F32},
     "q4_0": {"type": T.Q4_0},
     "q4_k": {"type": T.Q4_K, "n_embd": 256, "n_ff": 256},
-    "window": {"architecture": "gemma3", "gemma": True, "n_layer": 7, "window": 40, "type": T.F32},
+    "window": {
+        "architecture": "gemma3",
+        "head_norms": "head",
+        "post_norms": True,
+        "n_layer": 7,
+        "window": 40,
+        "type": T.F32,
+    },
 }
 NewChat = Callable[[], Chat]
 
