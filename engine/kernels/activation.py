@@ -37,7 +37,7 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.op import FEW, fields, kernel, n_rows, take
+from engine.kernels.op import fields, kernel, n_rows, take
 from engine.kernels.simd import (
     L,
     Lanes,
@@ -222,9 +222,9 @@ def _quantise_many(op, x, row, first, last, planes):
 
 
 @inline
-def quantise(op, rows, planes, x, row, first, last):
+def quantise(op, planes, x, row, first, last):
     """Values first..last of row number `row` in all forms that the op's readers want."""
-    if rows <= FEW:
+    if planes == 0:
         _quantise_few(op, x, row, first, last)
     else:
         _quantise_many(op, x, row, first, last, planes)
@@ -232,8 +232,9 @@ def quantise(op, rows, planes, x, row, first, last):
 
 @inline
 def n_planes(op, batch):
-    """q8 rows for one row."""
-    return max(fields(op).planes, fields(batch).planes)
+    """q8 rows for one row; 0 = few rows, in the forms for those."""
+    planes = fields(batch).planes
+    return max(planes, fields(op).planes) if planes != 0 else 0
 
 
 @inline
@@ -287,7 +288,7 @@ def _activate(op, batch, function):
         else:
             for i in range(first, last, L):
                 store(x + 4 * i, function(load(f32xL, x + 4 * i)))
-        quantise(o, rows, planes, x, row, first, last)
+        quantise(o, planes, x, row, first, last)
 
 
 @kernel
@@ -341,4 +342,4 @@ def quantise_rows(op, batch, thread, n_threads):
         row = item // segments
         first = item % segments * SEGMENT
         last = min(first + SEGMENT, n)
-        quantise(o, rows, planes, o.x + 4 * n * row, row, first, last)
+        quantise(o, planes, o.x + 4 * n * row, row, first, last)

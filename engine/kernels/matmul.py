@@ -11,7 +11,7 @@ from __future__ import annotations
 from engine.jit import inline
 from engine.kernels.activation import n_planes, q8_row_bytes
 from engine.kernels.atomics import call_address
-from engine.kernels.op import FEW, cancelled, fields, kernel, n_rows, take
+from engine.kernels.op import cancelled, fields, kernel, n_rows, take
 from engine.kernels.simd import L, add, f32xL, load, read_f32, read_i32, read_u8, store, write_f32
 from engine.kernels.tile import K_CHUNK, offset_at, scale_at
 
@@ -44,7 +44,8 @@ def matmul(op, batch, thread, n_threads):
     rows = n_rows(op, batch)
     out_stride = (o.n_out + 15) // 16 * 64
     scratch = o.scratch + thread * o.scratch_bytes
-    if rows <= FEW:
+    planes = n_planes(op, batch)
+    if planes == 0:
         turn = o.n_out // (_TURNS * n_threads) // L * L
         # A run that several fours of input rows pass over must stay in the cache meanwhile.
         turn = min(max(turn, L), _MOST_ROWS if rows <= 4 else L)
@@ -65,7 +66,7 @@ def matmul(op, batch, thread, n_threads):
                 for row in range(four, min(four + 4, rows)):
                     _write(o, o.out + row * out_stride, first, n, scratch + (row - four) * 4 * turn)
         return
-    planes = 1 if o.float_x != 0 else n_planes(op, batch)
+    planes = 1 if o.float_x != 0 else planes
     x_stride = 4 * o.n_in if o.float_x != 0 else q8_row_bytes(o.n_in)
     while True:
         first = take(op, L)

@@ -17,7 +17,7 @@ from engine.kernels.atomics import address_of, fetch_add, read_shared
 import numba  # isort: skip  # after engine.jit
 from numba import types  # isort: skip
 
-# Rows up to which a matrix product reads weights as decoding does; more rows go through tiles.
+# Rows up to which matrix products can read weights as decoding does; more go through tiles.
 FEW = 8
 
 # Bytes ahead of the weights being multiplied at which they are prefetched.
@@ -84,7 +84,7 @@ BATCH = np.dtype(
         ("op_done", np.int64),  # ops finished in this run
         ("n_rows", np.int32),
         ("n_rows_out", np.int32),
-        ("planes", np.int32),  # q8 rows for one row, at least
+        ("planes", np.int32),  # q8 rows for one row, at least; 0 = few rows, read as in decoding
         ("token", np.int64),  # i32[n_rows]
         ("pos", np.int64),  # i32[n_rows]: place in its chat
         ("pages", np.int64),  # i64[n_rows]: address of the row's page table, i64[...] of pages
