@@ -22,7 +22,6 @@ from engine.config import EngineConfig
 from engine.context import FittedChat, fit_chat, next_turn_ids
 from engine.cpus import count_cpus
 from engine.errors import (
-    ChatTemplateError,
     ContextLengthExceeded,
     EngineFailed,
     GGUFError,
@@ -248,10 +247,11 @@ class Engine:
     def fit_chat(self, messages: list[dict[str, Any]], n_reply: int, **template: Any) -> FittedChat:
         """A chat without so many of its oldest turns that n_reply tokens are left for the reply.
 
-        template: as for `encode_chat`. Raises ContextLengthExceeded and ChatTemplateError.
+        template: as for `render_chat`. Raises ContextLengthExceeded, ChatTemplateError and
+        InvalidRequest.
         """
         return fit_chat(
-            messages, lambda left: self.encode_chat(left, **template), self.model.n_ctx, n_reply
+            messages, lambda left: self.render_chat(left, **template).ids, self.model.n_ctx, n_reply
         )
 
     def prepare_next_turn(self, messages: list[dict[str, Any]], **template: Any) -> None:
@@ -260,11 +260,11 @@ class Engine:
         would have to be read again when the user waits.
 
         messages: the chat with its last reply, as a client sends it back; template: as for
-        `encode_chat`. Takes milliseconds; does nothing where the template refuses the chat.
+        `encode_chat`. Takes milliseconds; does nothing where the chat cannot be told to the model.
         """
         if not self.config.prepare_next_turn:
             return
-        with contextlib.suppress(ChatTemplateError):
+        with contextlib.suppress(InvalidRequest):
             ids = next_turn_ids(messages, lambda chat: self.encode_chat(chat, **template))
             self._worker.prepare(ids)
 

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from engine import (
+    ChatMemory,
     ChatTemplateError,
     ContextLengthExceeded,
+    Difference,
     EngineClosed,
     EngineConfig,
     EngineError,
@@ -26,8 +28,10 @@ from engine import (
     Failed,
     Finished,
     FinishReason,
+    FittedChat,
     Generation,
     InvalidRequest,
+    MemoryReport,
     ModelInfo,
     Phase,
     Progress,
@@ -38,6 +42,7 @@ from engine import (
     SamplingParams,
     Timings,
     Token,
+    context,
 )
 from engine.chat_messages import normalise_messages
 from engine.reply_parser import ReplyParser
@@ -126,9 +131,12 @@ class FakeEngine:
         *,
         n_ctx: int = 512,
         max_waiting: int = 32,
+        context_policy: str = "error",
     ) -> None:
         self.script = script
-        self.config = EngineConfig("fake.gguf", n_ctx=n_ctx, max_waiting=max_waiting)
+        self.config = EngineConfig(
+            "fake.gguf", n_ctx=n_ctx, max_waiting=max_waiting, context_policy=context_policy
+        )
         self.model = ModelInfo(
             name="fake-1b",
             path=Path("fake.gguf"),
@@ -147,6 +155,7 @@ class FakeEngine:
         self.rules = ReplyRules()  # of the last constrain
         self.submitted: list[Generation] = []
         self.chats: list[dict[str, Any]] = []  # the arguments of each render_chat
+        self.next_turns: list[dict[str, Any]] = []  # the arguments of each prepare_next_turn
         self.ends: dict[int, tuple[Event, float]] = {}  # id -> last event, and when
         self._waiting: list[_Job] = []
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -162,6 +171,25 @@ class FakeEngine:
     @property
     def n_waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def n_running(self) -> int:
+        return int(self._current is not None)
+
+    def memory(self) -> MemoryReport:
+        """Every number another one."""
+        return MemoryReport(
+            weights=300_000,
+            libraries=50_000,
+            kv=4_000,
+            workspace=2_000,
+            process=10_000,
+            weights_mapped=600_000,
+            weights_cached=450_000,
+            kv_limit=8_000,
+            disk_cache=70_000,
+            chats=(ChatMemory(n_tokens=12, n_bytes=4_000, is_running=False),),
+        )
 
     @property
     def failure(self) -> EngineFailed | None:
@@ -208,6 +236,15 @@ class FakeEngine:
         opens = add_generation_prompt and not continue_last
         text += "<assistant>" * opens
         return RenderedChat(text, self.encode_prompt(text))
+
+    def fit_chat(self, messages: list[dict[str, Any]], n_reply: int, **template: Any) -> FittedChat:
+        return context.fit_chat(
+            messages, lambda left: self.render_chat(left, **template).ids, self.model.n_ctx, n_reply
+        )
+
+    def prepare_next_turn(self, messages: list[dict[str, Any]], **template: Any) -> None:
+        """Nothing but to note it: here all prompts take the same time."""
+        self.next_turns.append({"messages": messages, **template})
 
     def decode(self, ids: Sequence[int]) -> str:
         return _text(ids)
@@ -306,6 +343,7 @@ class FakeEngine:
         script = self.script(prompt) if callable(self.script) else self.script
         start = time.monotonic()
         job.n_cached = job.n_prefilled = self._common_prefix(generation.prompt_ids)
+        generation.difference = self._difference(job.n_cached, generation.prompt_ids)
         self._last_prompt = generation.prompt_ids
         job.enter(Phase.PREFILL)
         n_left = len(generation.prompt_ids) - job.n_prefilled
@@ -366,7 +404,14 @@ class FakeEngine:
         if reason is FinishReason.STOP:
             stop_string = self._stop_string(job)
         return Finished(
-            reason, tail, n_prompt, job.n_cached, job.n_decoded, timings, stop_string=stop_string
+            reason,
+            tail,
+            n_prompt,
+            job.n_cached,
+            job.n_decoded,
+            timings,
+            job.generation.difference,
+            stop_string,
         )
 
     def _common_prefix(self, prompt_ids: list[int]) -> int:
@@ -376,6 +421,14 @@ class FakeEngine:
                 break
             n += 1
         return n
+
+    def _difference(self, n: int, prompt_ids: list[int]) -> Difference | None:
+        """As the real one: where more than half of the last prompt is equal, but not all."""
+        last = self._last_prompt
+        if 2 * n <= len(last) or n >= min(len(last), len(prompt_ids) - 1):
+            return None
+        around = slice(n - 8, n + 8)
+        return Difference(n, _text(last[around]), _text(prompt_ids[around]))
 
     def _progress(self, job: _Job) -> Progress:
         waiting = self._waiting

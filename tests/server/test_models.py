@@ -54,7 +54,13 @@ def test_loading_then_ready(serve: Any, caplog: pytest.LogCaptureFixture) -> Non
         go.set()
         wait_until_ready(running)
         health = client.get("/health")
-        assert (health.status_code, health.json()) == (200, {"status": "ok"})
+        assert health.status_code == 200
+        assert health.json() == {
+            "status": "ok",
+            "running": 0,
+            "waiting": 0,
+            "weights_resident": 0.75,
+        }
         assert client.post(CHAT, json=HELLO).status_code == 200
 
 
@@ -76,6 +82,16 @@ def test_models(http: httpx.Client) -> None:
         "ftype": "Q4_1",
     }
     assert http.get("/v1/models/fake-1b").json() == model
+
+
+def test_memory(http: httpx.Client) -> None:
+    memory = http.get("/v1/memory").json()
+    assert memory["anonymous"] == memory["kv"] + memory["workspace"] + memory["process"]
+    assert memory["rss"] == memory["anonymous"] + memory["weights"] + memory["libraries"]
+    assert (memory["rss"], memory["weights_mapped"]) == (366_000, 600_000)
+    assert (memory["weights_cached"], memory["kv_limit"]) == (450_000, 8_000)
+    assert memory["disk_cache"] == 70_000
+    assert memory["chats"] == [{"n_tokens": 12, "n_bytes": 4_000, "is_processing": False}]
 
 
 @pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models", "/v1/models/fake-1b"])
@@ -100,6 +116,7 @@ def test_openapi_tells_the_truth(http: httpx.Client) -> None:
     assert set(document["paths"]) == {
         "/health",
         "/metrics",
+        "/v1/memory",
         "/v1/models",
         "/v1/models/{model_id}",
         "/v1/completions",
