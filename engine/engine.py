@@ -29,12 +29,14 @@ from engine.errors import (
     InvalidRequest,
     OutOfMemory,
 )
+from engine.fingerprint import fingerprint
 from engine.free_memory import free_memory, resident
 from engine.generation import Estimate, Event, Failed, Finished, Generation, PromptScored, Token
 from engine.gguf_file import GGUFFile
 from engine.grammar import Grammar
 from engine.infill import InfillTokens
 from engine.info import LoadProgress, ModelInfo, RenderedChat, SavedChat
+from engine.lora import Adapters
 from engine.memory import Budget, Sizes, plan_memory
 from engine.memory_report import ChatMemory, MemoryReport, mapped_resident_bytes
 from engine.model_config import ModelConfig
@@ -79,6 +81,8 @@ class Engine:
             self._gguf = GGUFFile(config.model_path)
             undo.callback(self._gguf.close)
             model_config = ModelConfig.from_gguf(self._gguf)
+            adapters = Adapters(config.lora, self._gguf)
+            undo.callback(adapters.close)
             self._read_ahead()
             report(LoadProgress("reading tokenizer", 0, 1))
             self.tokenizer = Tokenizer.from_gguf(self._gguf, config.tokenizer_pre)
@@ -92,12 +96,12 @@ class Engine:
             # is damaged.
             from engine.weights import Weights
 
-            weights = Weights.from_gguf(self._gguf, model_config)
+            weights = Weights.from_gguf(self._gguf, model_config, adapters)
+            adapters.close()  # what they add has been copied
             _check_vocabulary(self._gguf, self.tokenizer.n_vocab, weights.token_embd.n_out)
             from engine.chat import Chat
             from engine.chat_cache import ChatCache, least_pages, short_tokens
             from engine.disk_cache import DiskCache
-            from engine.fingerprint import fingerprint
             from engine.jit import cache_root
             from engine.kernels.kv_page import LAYOUT
             from engine.kv_cache import PagePool
@@ -138,7 +142,8 @@ class Engine:
                     lock(*part.extent)
             self._pool = PagePool(self.budget.n_pages, self._model.page_bytes)
             self._new_chat: Callable[[], Chat] = lambda: Chat(self._model, self._pool, n_ctx)
-            key = fingerprint(self._gguf, config.kv_type, LAYOUT, self._model.long_rope)
+            settings = (config.kv_type, LAYOUT, self._model.long_rope, *adapters.key)
+            key = fingerprint(self._gguf, *settings)
             folder = Path(config.disk_folder or cache_root() / "chats")
             self._disk = DiskCache(folder, config.disk_bytes, key, self._pool.page_bytes)
             self._saved: SavedChats | None = None

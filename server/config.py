@@ -31,7 +31,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from engine import ConfigError, EngineConfig, InvalidRequest, SamplingParams
+from engine import ConfigError, EngineConfig, InvalidRequest, LoraFile, SamplingParams
 from server.sampling_fields import Int32
 
 DEFAULT_FILE = Path("config.toml")
@@ -74,6 +74,17 @@ def _parse_bytes(value: Any) -> Any:
 Bytes = Annotated[int, BeforeValidator(_parse_bytes)]
 
 
+def _parse_lora(value: Any) -> Any:
+    """An adapter's file, or FILE:SCALE."""
+    try:
+        return LoraFile.parse(value) if isinstance(value, str) else value
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+Lora = Annotated[LoraFile, BeforeValidator(_parse_lora)]
+
+
 class EngineSettings(Section):
     """Base of the sections that become EngineConfig.
 
@@ -106,6 +117,7 @@ class EngineSection(EngineSettings):
     n_ctx: int = _engine["n_ctx"]
     n_threads: int = _engine["n_threads"]
     prefill_chunk: int = _engine["prefill_chunk"]
+    lora: tuple[Lora, ...] = _engine["lora"]
     tokenizer_pre: str = _engine["tokenizer_pre"]
 
 

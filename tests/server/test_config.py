@@ -27,7 +27,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_root_file_lists_every_setting_with_its_default() -> None:
     listed = tomllib.loads(ROOT_FILE.read_text())
     defaults = {
-        name: field.default.model_dump()
+        name: field.default.model_dump(mode="json")
         for name, field in AppConfig.model_fields.items()
         if isinstance(field.default, BaseModel)
     }
