@@ -27,6 +27,7 @@ from pydantic import (
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
@@ -82,7 +83,13 @@ def _parse_lora(value: Any) -> Any:
         raise ValueError(str(error)) from None
 
 
+def _split_list(value: Any) -> Any:
+    """One string, as a variable of the environment is, with commas between."""
+    return value.split(",") if isinstance(value, str) else value
+
+
 Lora = Annotated[LoraFile, BeforeValidator(_parse_lora)]
+Loras = Annotated[tuple[Lora, ...], NoDecode, BeforeValidator(_split_list)]
 
 
 class EngineSettings(Section):
@@ -117,7 +124,7 @@ class EngineSection(EngineSettings):
     n_ctx: int = _engine["n_ctx"]
     n_threads: int = _engine["n_threads"]
     prefill_chunk: int = _engine["prefill_chunk"]
-    lora: tuple[Lora, ...] = _engine["lora"]
+    lora: Loras = _engine["lora"]
     tokenizer_pre: str = _engine["tokenizer_pre"]
 
 
