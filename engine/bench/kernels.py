@@ -6,7 +6,6 @@ The weights are random, in anonymous memory, and larger than the caches.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -112,16 +111,16 @@ def _measure(matrix: Matrix, memory: Memory, team: Team, reps: int) -> Record:
             for _ in range(reps + 1)
         ][1:]
     )
-    read_s, one_s, four_s, prefill_s = np.median(times, axis=0)
+    read_s, one_s, four_s, prefill_s = np.median(times, axis=0).tolist()
     gigabytes = matrix.n_bytes / 1e9
     return {
         "type": matrix.quant.name,
         "threads": team.n_threads,
         "read_gb_per_s": round(gigabytes / read_s, 2),
         "dot_gb_per_s": round(gigabytes / one_s, 2),
-        "dot_of_read": round(statistics.median(times[:, 0] / times[:, 1]), 3),
+        "dot_of_read": round(float(np.median(times[:, 0] / times[:, 1])), 3),
         "dot4_gb_per_s": round(gigabytes / four_s, 2),
-        "four_rows_cost": round(statistics.median(times[:, 2] / times[:, 1]), 3),
+        "four_rows_cost": round(float(np.median(times[:, 2] / times[:, 1])), 3),
         "prefill_gflop_per_s": round(2 * few.n_in * few.n_out * _PREFILL / prefill_s / 1e9, 1),
     }
 
