@@ -11,7 +11,6 @@ import io
 import os
 import signal
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,7 +36,8 @@ ThreadsOption = Annotated[
     int | None, typer.Option(min=0, help="Threads; 0 = the CPUs this process may use")
 ]
 CtxOption = Annotated[
-    int | None, typer.Option(min=0, help="Tokens a chat may hold; 0 = the model's own, up to 4096")
+    int | None,
+    typer.Option(min=0, help="Tokens a chat may hold; 0 = what fits, up to the model's own"),
 ]
 SystemOption = Annotated[str | None, typer.Option(help="What the model is told beforehand")]
 MaxTokensOption = Annotated[
@@ -63,6 +63,8 @@ def main() -> None:
 def _print_version(wanted: bool) -> None:
     if not wanted:
         return
+    from importlib import metadata
+
     try:
         version = metadata.version("rushlight")
     except metadata.PackageNotFoundError:  # run from a checkout that is not installed
@@ -225,6 +227,24 @@ def bench(
     if not json:
         console.print(table_of(report))
     print(json_line(report))
+
+
+@app.command()
+def tokenize(
+    model: ModelArgument,
+    pre: Annotated[
+        str, typer.Option(help="Pre-tokenizer to use when the file's own is not known")
+    ] = "",
+) -> None:
+    """Turn lines of JSON like {"text": "..."} on standard input into lines of token ids.
+
+    Other fields: "add_special" (default true: BOS and EOS where the model wants them) and
+    "parse_special" (default false: special tokens' texts stay text).
+    """
+    from clients.token_lines import token_lines
+
+    for ids in token_lines(model, sys.stdin.buffer, pre):
+        print(ids, flush=True)
 
 
 @app.command()

@@ -13,6 +13,7 @@ What is named here is the public API; nothing else is imported from outside.
 from typing import TYPE_CHECKING, Any
 
 from engine.config import EngineConfig
+from engine.context import FittedChat
 from engine.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallDelta, ToolCallStart
 from engine.errors import (
     ChatTemplateError,
@@ -43,7 +44,8 @@ from engine.generation import (
     Timings,
     Token,
 )
-from engine.info import LoadProgress, ModelInfo, RenderedChat
+from engine.info import LoadProgress, ModelInfo, RenderedChat, SavedChat
+from engine.memory_report import ChatMemory, MemoryReport
 from engine.reply_rules import ReplyRules
 from engine.request_options import RequestOptions
 from engine.sampling_params import SamplingParams
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from engine.grammar import Grammar
 
 __all__ = [
+    "ChatMemory",
     "ChatTemplateError",
     "ConfigError",
     "ContentDelta",
@@ -69,11 +72,13 @@ __all__ = [
     "Failed",
     "FinishReason",
     "Finished",
+    "FittedChat",
     "GGUFError",
     "Generation",
     "Grammar",
     "InvalidRequest",
     "LoadProgress",
+    "MemoryReport",
     "ModelInfo",
     "OutOfMemory",
     "Phase",
@@ -86,6 +91,7 @@ __all__ = [
     "ReplyRules",
     "RequestOptions",
     "SamplingParams",
+    "SavedChat",
     "TimedOut",
     "Timings",
     "Token",

@@ -17,6 +17,7 @@ from engine.chat import Chat
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import EngineError
+from engine.kernels.kv_page import PAGE
 from engine.kernels.op import OP
 from engine.kernels.read import CHUNK, read_memory
 from engine.sampling_params import SamplingParams
@@ -85,8 +86,7 @@ def bytes_per_token(engine: Engine, n_past: int) -> int:
     matrices = [weights.output]
     for w in weights.blk:
         matrices += w.matrices()
-    config = engine._model.config
-    kv = config.n_layer * 2 * config.n_head_kv * config.head_dim * 2 * n_past
+    kv = engine._model.page_bytes * n_past // PAGE
     return sum(m.n_bytes for m in matrices) + kv
 
 

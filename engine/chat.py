@@ -33,6 +33,7 @@ class Chat:
         self.pages: list[int] = []
         self._model, self._pool = model, pool
         self._table = np.zeros(n_pages(n_ctx), np.int64)  # page addresses, for the kernels
+        self._table_address = int(self._table.ctypes.data)  # asking takes microseconds
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -82,7 +83,7 @@ class Chat:
             page = self._pool.take()
             self.pages.append(page)
             self._set_page(len(self.pages) - 1, page)
-        return Part(tokens, first, self._table.ctypes.data, rows_out)
+        return Part(tokens, first, self._table_address, rows_out)
 
     # --- pages --------------------------------------------------------------------------------
 

@@ -14,27 +14,21 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.chat import Chat, count_common, n_pages
+from engine.disk_cache import Match
 from engine.kernels.kv_page import PAGE
 from engine.kv_cache import PagePool
+from engine.memory_report import ChatMemory
 
+_MOST_SHORT = 1024  # tokens of a chat that counts as short
 _SHOWN = 8  # tokens on each side of the place where a prompt leaves its chat
 _NEAR = PAGE  # tokens that are not worth keeping a second chat, or a file, for
-
-
-class StoredChat(Protocol):
-    """A chat in the store that shares n_common tokens with a prompt, of n_stored."""
-
-    @property
-    def n_common(self) -> int: ...
-    @property
-    def n_stored(self) -> int: ...
 
 
 class ChatStore(Protocol):
     """Where chats go that leave memory (disk_cache.py). Nothing it does is ever fatal."""
 
-    def longest_prefix(self, ids: Sequence[int]) -> StoredChat | None: ...
-    def load(self, match: StoredChat, pages: Sequence[memoryview]) -> bool: ...
+    def longest_prefix(self, ids: Sequence[int]) -> Match | None: ...
+    def load(self, match: Match, pages: Sequence[memoryview]) -> bool: ...
     def store(self, ids: Sequence[int], pages: Sequence[memoryview]) -> bool: ...
 
 
@@ -134,14 +128,56 @@ class ChatCache:
         n = min(match.n_common, len(ids) - 1)
         if n < n_in_memory + _NEAR or not self._free_pages(n_pages(n), is_short=False):
             return None
-        pages = [self._pool.take() for _ in range(n_pages(n))]
-        if not self._store.load(match, [self._pool.view(page) for page in pages]):
-            for page in pages:
-                self._pool.free(page)
+        store = self._store
+        return self._fill(ids[:n], lambda pages: store.load(match, pages))
+
+    def _fill(
+        self, ids: Sequence[int], fill: Callable[[Sequence[memoryview]], bool]
+    ) -> Chat | None:
+        """A new chat in pages that `fill` writes, and says whether it could; they must be free."""
+        pages = [self._pool.take() for _ in range(n_pages(len(ids)))]
+        is_filled = False
+        try:
+            is_filled = fill([self._pool.view(page) for page in pages])
+        finally:
+            if not is_filled:
+                for page in pages:
+                    self._pool.free(page)
+        if not is_filled:
             return None
         chat = self._new_chat()
-        chat.adopt(ids[:n], pages)
+        chat.adopt(ids, pages)
         return chat
+
+    # --- at a user's wish ---------------------------------------------------------------------
+
+    def views(self, chat: Chat) -> list[memoryview]:
+        """The memory that holds a chat."""
+        return [self._pool.view(page) for page in chat.pages[: n_pages(len(chat.ids))]]
+
+    def add(self, ids: Sequence[int], fill: Callable[[Sequence[memoryview]], None]) -> None:
+        """Take in an idle chat, as the most recently used, whose pages `fill` writes.
+
+        Raises NoRoom, and what `fill` raises.
+        """
+        if not self._free_pages(n_pages(len(ids)), is_short=len(ids) <= self._n_short):
+            raise NoRoom
+
+        def fill_all(pages: Sequence[memoryview]) -> bool:
+            fill(pages)
+            return True
+
+        chat = self._fill(ids, fill_all)
+        assert chat is not None, "what cannot be filled raises"
+        self._idle[chat] = None
+
+    def drop(self, chat: Chat) -> bool:
+        """Forget a chat without storing it. Returns whether it was idle: a busy one stays."""
+        if chat not in self._idle:
+            return False
+        del self._idle[chat]
+        chat.restart()
+        return True
 
     # --- room ---------------------------------------------------------------------------------
 
@@ -165,7 +201,7 @@ class ChatCache:
     def save(self) -> None:
         """Store every idle chat that is worth it; they stay in memory too."""
         for chat in self._idle:
-            self._keep(chat)
+            self._keep(chat, n_least=_NEAR)
 
     def clear(self) -> None:
         """Forget all chats."""
@@ -173,6 +209,13 @@ class ChatCache:
             chat.restart()
         self._idle.clear()
         self._busy.clear()
+
+    def memory(self) -> tuple[ChatMemory, ...]:
+        """What each chat takes. Any thread."""
+        return tuple(
+            ChatMemory(len(chat.ids), self._pool.bytes_of(list(chat.pages)), chat in self._busy)
+            for chat in self
+        )
 
     def _free_pages(self, n: int, is_short: bool) -> bool:
         """Make n pages free, and for a long chat those that are kept for short ones as well, as far
@@ -198,18 +241,29 @@ class ChatCache:
         return next((chat for chat in self._idle if self._is_short(chat)), next(iter(self._idle)))
 
     def _leave(self, chat: Chat) -> None:
-        self._keep(chat)
+        self._keep(chat, n_least=self._n_short + 1)
         del self._idle[chat]
         chat.restart()
 
-    def _keep(self, chat: Chat) -> None:
-        """Store a chat, unless it is short or another one in memory holds nearly all of it."""
-        if self._store is None or self._is_short(chat):
+    def _keep(self, chat: Chat, n_least: int) -> None:
+        """Store a chat of n_least tokens or more, unless another one in memory holds nearly all of
+        it.
+        """
+        if self._store is None or len(chat.ids) < n_least:
             return
         others = (count_common(other.ids, chat.ids) for other in self if other is not chat)
         if len(chat.ids) - max(others, default=0) >= _NEAR:
-            held = chat.pages[: n_pages(len(chat.ids))]
-            self._store.store(chat.ids, [self._pool.view(page) for page in held])
+            self._store.store(chat.ids, self.views(chat))
+
+
+def short_tokens(n_ctx: int) -> int:
+    """Tokens up to which a chat counts as short where chats may have n_ctx."""
+    return min(n_ctx // 4, _MOST_SHORT)
+
+
+def least_pages(n_ctx: int) -> int:
+    """Pages that a cache needs: for one full chat, and for a short one beside it."""
+    return n_pages(n_ctx) + short_pages(short_tokens(n_ctx))
 
 
 def short_pages(n_short: int) -> int:

@@ -11,33 +11,49 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gguf.constants import LlamaFileType
 
 from engine.chat_format import ChatFormat
 from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig
+from engine.context import FittedChat, fit_chat, next_turn_ids
 from engine.cpus import count_cpus
-from engine.errors import ContextLengthExceeded, EngineFailed, GGUFError, InvalidRequest
+from engine.errors import (
+    ChatTemplateError,
+    ContextLengthExceeded,
+    EngineFailed,
+    GGUFError,
+    InvalidRequest,
+    OutOfMemory,
+)
+from engine.free_memory import free_memory, resident
 from engine.generation import Estimate, Event, Failed, Finished, Generation, PromptScored, Token
 from engine.gguf_file import GGUFFile
 from engine.grammar import Grammar
 from engine.infill import InfillTokens
-from engine.info import LoadProgress, ModelInfo, RenderedChat
+from engine.info import LoadProgress, ModelInfo, RenderedChat, SavedChat
+from engine.memory import Budget, Sizes, plan_memory
+from engine.memory_report import ChatMemory, MemoryReport, mapped_resident_bytes
 from engine.model_config import ModelConfig
+from engine.pressure import Watch
 from engine.reply_grammar import reply_grammar
 from engine.reply_rules import ReplyRules
 from engine.request_options import DEFAULT_OPTIONS, RequestOptions
+from engine.residency import lock, resident_bytes
 from engine.sampling_params import SamplingParams
 from engine.special_tokens import unshield
 from engine.tokenizer import Tokenizer
 
+if TYPE_CHECKING:  # they bring Numba
+    from engine.chat import Chat
+    from engine.saved_chats import SavedChats
+
 log = logging.getLogger("rushlight.engine")
 
-# More only when asked for: its cache would take memory that a small machine needs.
-_DEFAULT_N_CTX = 4096
-_MOST_SHORT = 1024  # tokens of a chat that counts as short, for the cache
+_LONG_IDLE_S = 60.0  # after which other programs may have pushed weights out of memory
 
 
 class Engine:
@@ -45,6 +61,8 @@ class Engine:
 
     Blocks while it loads; on_load hears how far it is. Usable from any thread, and as a context
     manager.
+
+    budget: the memory that it may take.
 
     Raises EngineError: the file is damaged or not supported, or a setting is impossible.
     """
@@ -54,20 +72,18 @@ class Engine:
     ) -> None:
         report = on_load or (lambda progress: None)
         self.config = config
+        self.budget: Budget
         with contextlib.ExitStack() as undo:  # if anything below fails
             report(LoadProgress("opening model", 0, 1))
             self._gguf = GGUFFile(config.model_path)
             undo.callback(self._gguf.close)
             model_config = ModelConfig.from_gguf(self._gguf)
-            threading.Thread(
-                target=self._gguf.prefetch, name="rushlight-prefetch", daemon=True
-            ).start()
+            self._read_ahead()
             report(LoadProgress("reading tokenizer", 0, 1))
             self.tokenizer = Tokenizer.from_gguf(self._gguf, config.tokenizer_pre)
             self.chat_template = ChatTemplate.from_gguf(self._gguf, self.tokenizer)
             self.chat_format = ChatFormat.of(self.chat_template, self.tokenizer)
             self._infill = InfillTokens.from_gguf(self._gguf, self.tokenizer.vocabulary)
-            n_ctx = _choose_n_ctx(config, model_config)
 
             report(LoadProgress("compiling kernels", 0, 1))
             # Here and not above: this brings Numba, half a second, and the next ones compile, which
@@ -77,32 +93,56 @@ class Engine:
 
             weights = Weights.from_gguf(self._gguf, model_config)
             _check_vocabulary(self._gguf, self.tokenizer.n_vocab, weights.token_embd.n_out)
-            self.model = _model_info(self._gguf, model_config, n_ctx, self.tokenizer.n_vocab)
-
-            from engine.chat import Chat, n_pages
-            from engine.chat_cache import ChatCache, short_pages
+            from engine.chat import Chat
+            from engine.chat_cache import ChatCache, least_pages, short_tokens
+            from engine.disk_cache import DiskCache
+            from engine.fingerprint import fingerprint
+            from engine.jit import cache_root
+            from engine.kernels.kv_page import LAYOUT
             from engine.kv_cache import PagePool
             from engine.model import Model
             from engine.policy import POLICIES
+            from engine.saved_chats import SavedChats
             from engine.scheduler import Scheduler
             from engine.worker import TimeLimits, Worker
 
+            def plan(model: Model) -> int:
+                sizes = Sizes(
+                    weights=self._gguf.n_bytes,
+                    workspace=model.workspace.n_bytes,
+                    process=resident().anonymous,
+                    page_bytes=model.page_bytes,
+                    pages_for=least_pages,
+                )
+                self.budget = plan_memory(config, model_config.n_ctx_train, sizes, free_memory())
+                return self.budget.n_ctx
+
+            most_rows = min(config.prefill_chunk, config.n_ctx or model_config.n_ctx_train)
             self._model = Model(
                 model_config,
                 weights,
-                max_rows=max(min(config.prefill_chunk, n_ctx), config.max_running),
+                max_rows=max(most_rows, config.max_running),
                 n_threads=_choose_n_threads(config),
                 on_compile=lambda done, total: report(
                     LoadProgress("compiling kernels", done, total)
                 ),
+                on_layout=plan,
+                kv_type=config.kv_type,
             )
             undo.callback(self._model.close)
-            n_short = min(n_ctx // 4, _MOST_SHORT)
-            n_least = n_pages(n_ctx) + short_pages(n_short)
-            n_cached = config.cache_bytes // self._model.page_bytes
-            self._pool = PagePool(max(n_cached, n_least), self._model.page_bytes)
+            n_ctx = self.budget.n_ctx
+            self.model = _model_info(self._gguf, model_config, n_ctx, self.tokenizer.n_vocab)
+            if config.lock_weights:
+                lock(*self._gguf.extent)
+            self._pool = PagePool(self.budget.n_pages, self._model.page_bytes)
             self._new_chat: Callable[[], Chat] = lambda: Chat(self._model, self._pool, n_ctx)
-            self._cache = ChatCache(self._new_chat, self._pool, n_short)
+            key = fingerprint(self._gguf, config.kv_type, LAYOUT, self._model.long_rope)
+            folder = Path(config.disk_folder or cache_root() / "chats")
+            self._disk = DiskCache(folder, config.disk_bytes, key, self._pool.page_bytes)
+            self._saved: SavedChats | None = None
+            if config.saved_folder:
+                self._saved = SavedChats(Path(config.saved_folder), key, self._pool.page_bytes)
+            self._cache = ChatCache(self._new_chat, self._pool, short_tokens(n_ctx), self._disk)
             self._worker = Worker(
                 self._model,
                 self._cache,
@@ -110,8 +150,9 @@ class Engine:
                 self.tokenizer,
                 Scheduler(POLICIES[config.policy], config.max_running, config.max_waiting),
                 n_ctx,
-                TimeLimits(config.queue_timeout_s, config.request_timeout_s),
+                TimeLimits(config.queue_timeout_s, config.request_timeout_s, config.linger_s),
             )
+            self._watch = Watch(free_memory, self._gguf.n_bytes, self._worker.relieve)
             undo.pop_all()
 
     def encode_prompt(self, text: str) -> list[int]:
@@ -202,6 +243,29 @@ class Engine:
         """What a token stands for, which may be a part of a character; a special token's name."""
         return self.tokenizer.vocabulary.bytes_of(token_id)
 
+    def fit_chat(self, messages: list[dict[str, Any]], n_reply: int, **template: Any) -> FittedChat:
+        """A chat without so many of its oldest turns that n_reply tokens are left for the reply.
+
+        template: as for `encode_chat`. Raises ContextLengthExceeded and ChatTemplateError.
+        """
+        return fit_chat(
+            messages, lambda left: self.encode_chat(left, **template), self.model.n_ctx, n_reply
+        )
+
+    def prepare_next_turn(self, messages: list[dict[str, Any]], **template: Any) -> None:
+        """Read in idle time what the next turn is going to begin with, as far as that is not in the
+        cache: many templates leave out the thinking of earlier turns, and the answer behind it
+        would have to be read again when the user waits.
+
+        messages: the chat with its last reply, as a client sends it back; template: as for
+        `encode_chat`. Takes milliseconds; does nothing where the template refuses the chat.
+        """
+        if not self.config.prepare_next_turn:
+            return
+        with contextlib.suppress(ChatTemplateError):
+            ids = next_turn_ids(messages, lambda chat: self.encode_chat(chat, **template))
+            self._worker.prepare(ids)
+
     def submit(
         self,
         prompt_ids: Sequence[int],
@@ -219,6 +283,8 @@ class Engine:
         nothing was queued.
         """
         self._check(prompt_ids, params)
+        if self._worker.idle_s > _LONG_IDLE_S:
+            self._read_ahead()
         return self._worker.submit(Generation(list(prompt_ids), params, on_event, options))
 
     def generate(
@@ -257,14 +323,95 @@ class Engine:
         """Requests that are being answered."""
         return self._worker.n_running
 
+    def memory(self) -> MemoryReport:
+        """What memory is used for, now. Takes some milliseconds."""
+        used = resident()
+        weights = mapped_resident_bytes(self._gguf.path.resolve())
+        kv = resident_bytes(self._pool.memory.address, self._pool.memory.n_bytes)
+        kv = self._pool.n_bytes if kv is None else kv
+        workspace = self._model.workspace.resident_bytes()
+        return MemoryReport(
+            weights=weights,
+            libraries=used.file - weights,
+            kv=kv,
+            workspace=workspace,
+            process=used.anonymous - kv - workspace,
+            weights_mapped=self._gguf.n_bytes,
+            weights_cached=resident_bytes(*self._gguf.extent),
+            kv_limit=self._pool.limit * self._pool.page_bytes,
+            disk_cache=self._disk.n_bytes,
+            chats=self._cache.memory(),
+        )
+
+    def chats(self) -> tuple[ChatMemory, ...]:
+        """The chats in memory: those that are answered now, then the most recently used first."""
+        return tuple(chat for chat in self._cache.memory() if chat.n_tokens)
+
+    def saved_chats(self) -> list[SavedChat]:
+        """All in config.saved_folder, by name. Raises InvalidRequest when none is configured."""
+        return self._saved_folder().all()
+
+    def save_chat(self, n: int, name: str) -> SavedChat:
+        """Save the n-th of `chats` under a name, in place of an older one of that name.
+
+        Raises InvalidRequest, OSError, and what `submit` raises when the engine is over.
+        """
+        saved = self._saved_folder()
+
+        def save() -> SavedChat:
+            chat = self._chat(n)
+            return saved.save(name, chat.ids, self._cache.views(chat))
+
+        return self._worker.call(save).result()
+
+    def restore_chat(self, name: str) -> SavedChat:
+        """Read a saved chat into memory, as the most recently used. Raises what `save_chat` does,
+        and OutOfMemory.
+        """
+        from engine.chat_cache import NoRoom
+
+        saved = self._saved_folder()
+
+        def restore() -> SavedChat:
+            chat, header = saved.open(name)
+            if len(header.ids) > self.model.n_ctx:
+                raise ContextLengthExceeded(len(header.ids), self.model.n_ctx)
+            try:
+                self._cache.add(header.ids.tolist(), lambda pages: saved.read(name, header, pages))
+            except NoRoom:
+                raise OutOfMemory(f"there is no room for '{name}' beside running chats") from None
+            return chat
+
+        return self._worker.call(restore).result()
+
+    def erase_saved_chat(self, name: str) -> SavedChat:
+        """Delete a saved chat. Raises InvalidRequest, OSError."""
+        return self._saved_folder().erase(name)
+
+    def drop_chat(self, n: int) -> int:
+        """Forget the n-th of `chats`. Returns its tokens. Raises what `save_chat` does."""
+
+        def drop() -> int:
+            chat = self._chat(n)
+            n_tokens = len(chat.ids)
+            if not self._cache.drop(chat):
+                raise InvalidRequest(f"chat {n} is being answered", "id_slot")
+            return n_tokens
+
+        return self._worker.call(drop).result()
+
     @property
     def failure(self) -> EngineFailed | None:
         """Why the engine thread stopped for good; None while all is well."""
         return self._worker.failure
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Cancel all requests, end the engine's threads and give its memory back. Idempotent."""
+        """Cancel all requests, end the engine's threads, store the chats on the disk and give the
+        memory back. Idempotent.
+        """
+        self._watch.close()
         if self._worker.close(timeout_s):
+            self._cache.save()
             self._cache.clear()
             self._model.close()
         else:
@@ -275,6 +422,21 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _chat(self, n: int) -> Chat:
+        chats = [chat for chat in self._cache if chat.ids]
+        if not 0 <= n < len(chats):
+            raise InvalidRequest(f"there is no chat {n}; {len(chats)} are in memory", "id_slot")
+        return chats[n]
+
+    def _saved_folder(self) -> SavedChats:
+        if self._saved is None:
+            raise InvalidRequest("chats cannot be saved: cache.saved_folder is not set")
+        return self._saved
+
+    def _read_ahead(self) -> None:
+        """Have the weights read in the order of the file, instead of a little per page fault."""
+        threading.Thread(target=self._gguf.prefetch, name="rushlight-prefetch", daemon=True).start()
 
     def _check(self, prompt_ids: Sequence[int], params: SamplingParams) -> None:
         if not prompt_ids:
@@ -321,21 +483,6 @@ def _check_vocabulary(gguf: GGUFFile, n_tokens: int, n_rows: int) -> None:
     """Every token needs its row in the embedding; rows beyond the tokens are padding."""
     if n_rows < n_tokens:
         raise GGUFError(gguf.path, f"tensor token_embd.weight: {n_rows} rows for {n_tokens} tokens")
-
-
-def _choose_n_ctx(config: EngineConfig, model: ModelConfig) -> int:
-    if config.n_ctx > model.n_ctx_train:
-        log.warning(
-            "n_ctx = %d is more than the %d tokens that the model was made for",
-            config.n_ctx,
-            model.n_ctx_train,
-        )
-    if config.n_ctx:
-        log.info("n_ctx = %d: as set", config.n_ctx)
-        return config.n_ctx
-    n_ctx = min(model.n_ctx_train, _DEFAULT_N_CTX)
-    log.info("n_ctx = %d: the model's own %d, at most %d", n_ctx, model.n_ctx_train, _DEFAULT_N_CTX)
-    return n_ctx
 
 
 def _choose_n_threads(config: EngineConfig) -> int:

@@ -159,6 +159,7 @@ class Generation:
     id: int = field(default_factory=lambda: next(_ids))
     _cancel: threading.Event = field(default_factory=threading.Event)
     _on_cancel: Callable[[], None] = lambda: None
+    _on_leave: Callable[[], None] | None = None
     _progress: Callable[[], Progress] | None = None
 
     def cancel(self) -> None:
@@ -167,6 +168,19 @@ class Generation:
         """
         self._cancel.set()
         self._on_cancel()
+
+    def leave(self) -> None:
+        """The client is gone. Cancels the request, unless the engine is set to let such requests go
+        on for a while (EngineConfig.linger_s). Idempotent.
+        """
+        if self._on_leave is None:
+            self.cancel()
+        else:
+            self._on_leave()
+
+    def disown(self) -> None:
+        """For the engine: another client has joined the request, this one has no say any more."""
+        self._on_cancel = self._on_leave = lambda: None
 
     @property
     def cancelled(self) -> bool:

@@ -41,6 +41,7 @@ class GGUFFile:
     path:      as given.
     version:   2 or 3.
     alignment: bytes; each tensor's address is a multiple of it.
+    modified_ns: when the file was last written to, since the epoch.
     metadata:  scalars and strings as Python values, numeric arrays as NumPy arrays (own memory),
                string arrays as StringArray (read from the mapping).
     tensors:   by name, in file order.
@@ -51,7 +52,7 @@ class GGUFFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path: Final = Path(path)
-        self._map = _open_and_map(self.path)
+        self._map, self.modified_ns = _open_and_map(self.path)
         self._bytes = np.frombuffer(self._map, np.uint8)
         try:
             header = read_header(self.path, self._map)
@@ -68,6 +69,16 @@ class GGUFFile:
     def n_bytes(self) -> int:
         """Size of the file; 0 after close()."""
         return len(self._bytes)
+
+    @property
+    def header_bytes(self) -> npt.NDArray[np.uint8]:
+        """u8 view of all before the first tensor's data: metadata and tensor directory."""
+        return self._bytes[: min((t.offset for t in self.tensors.values()), default=self.n_bytes)]
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Address and size of the whole mapping."""
+        return int(self._bytes.ctypes.data), self.n_bytes
 
     def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
         """u8[n_bytes] read-only view of a tensor's data in the mapping; keeps the mapping alive.
@@ -215,15 +226,16 @@ def _shown(value: object) -> str:
     return repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:80]}..."
 
 
-def _open_and_map(path: Path) -> mmap.mmap:
-    """All of the file, mapped read-only. Raises GGUFError."""
+def _open_and_map(path: Path) -> tuple[mmap.mmap, int]:
+    """All of the file, mapped read-only, and when it was last written to. Raises GGUFError."""
     try:
         mode = path.stat().st_mode  # before open(), which would wait for ever on a pipe
         if not stat.S_ISREG(mode):
             raise GGUFError(path, "not a file")
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:  # which mmap refuses
+            found = os.fstat(file.fileno())
+            if found.st_size == 0:  # which mmap refuses
                 raise GGUFError(path, "the file is empty")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), found.st_mtime_ns
     except OSError as error:
         raise GGUFError(path, f"cannot be opened: {error.strerror}") from error

@@ -38,3 +38,17 @@ class RenderedChat:
 
     text: str
     ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedChat:
+    """A chat that a user saved by name.
+
+    n_bytes: of the file; saved_at: seconds since the epoch; fits: of this model and kv_type.
+    """
+
+    name: str
+    n_tokens: int
+    n_bytes: int
+    saved_at: float
+    fits: bool

@@ -115,7 +115,8 @@ def _sources_hash() -> str:
     return digest.hexdigest()[:12]
 
 
-def _cache_root() -> Path:
+def cache_root() -> Path:
+    """The folder of all that is kept to save time and may be deleted."""
     if folder := os.environ.get("RUSHLIGHT_CACHE_DIR"):
         return Path(folder)
     if folder := os.environ.get("XDG_CACHE_HOME"):
@@ -171,7 +172,7 @@ def _prepare() -> tuple[CpuProfile, Path | None]:
         os.environ.get("RUSHLIGHT_CPU_PROFILE", ""),
         os.environ.get("RUSHLIGHT_COMPILE_ONLY") == "1",
     )
-    root = _cache_root() / "kernels"
+    root = cache_root() / "kernels"
     cache = root / f"{profile.name}-py{sys.version_info[0]}{sys.version_info[1]}-{_sources_hash()}"
     if not cache.exists():
         _drop_old_caches(root, profile.name)
@@ -190,10 +191,10 @@ PROFILE, CACHE_DIR = _prepare()
 import numba  # noqa: E402
 from numba import types  # noqa: E402
 
-# Nothing that takes numbers to be finite ("nnan", "ninf"): NaN and infinity keep their meaning.
+# No fast math: sums are taken in the order in which they are written, so that what is computed for
+# one row does not depend on how many there are, and NaN and infinity keep their meaning.
 # error_model "numpy": a division never raises, so that compiled code holds no exception paths.
 _OPTIONS: dict[str, Any] = {
-    "fastmath": {"contract", "reassoc", "nsz", "arcp"},
     "boundscheck": False,
     "error_model": "numpy",
 }
@@ -205,7 +206,7 @@ inline: Any = numba.njit(nogil=True, forceinline=True, **_OPTIONS)
 def entry(*signatures: str) -> Any:
     """Decorator for a function that Python calls: compiled for these signatures, and cached.
 
-    Sums may be taken in any order, so that they become vectors.
+    Sums may be taken in any order here, so that they become vectors.
     """
     options = {**_OPTIONS, "fastmath": {"contract", "reassoc"}}
     return numba.njit(list(signatures), nogil=True, cache=CACHE_DIR is not None, **options)

@@ -14,6 +14,7 @@ from engine.errors import InvalidRequest
 Schema = Mapping[str, Any] | bool
 
 _MAX_DEPTH: Final = 100  # nested values; a compiler's stack is not endless
+_MAX_REFS: Final = 1000  # the time to check them grows with their square
 
 # Where schemas stand in a schema.
 _SCHEMA: Final = frozenset({"additionalProperties", "additionalItems", "items"})
@@ -66,7 +67,9 @@ def check_schema(schema: Any, param: str) -> dict[str, Any]:
                 f"at {path}",
                 param,
             )
-    if _Endless(schema).is_endless(schema):
+    if sum("$ref" in s for _, s in _subschemas(schema) if isinstance(s, dict)) > _MAX_REFS:
+        raise InvalidRequest(f"{param}: more than {_MAX_REFS} '$ref' in one schema", param)
+    if _is_endless(schema):
         raise InvalidRequest(
             f"{param}: the schema requires itself, so that no finite text satisfies it", param
         )
@@ -115,51 +118,44 @@ def _subschemas(schema: Any) -> Iterator[tuple[str, Any]]:
                 todo.append((here, value))
 
 
-class _Endless:
-    """Finds schemas that only an endless value would satisfy: those that require themselves."""
+def _is_endless(root: dict[str, Any]) -> bool:
+    """Whether only an endless value would satisfy a schema, because it requires itself."""
+    targets = {}
+    for _, schema in _subschemas(root):
+        if isinstance(schema, dict) and isinstance(ref := schema.get("$ref"), str):
+            targets[ref] = _resolve(root, ref)
+    # References are taken for endless until what they point to is found to end without them.
+    endless = {ref for ref, target in targets.items() if target is not None}
+    while ended := {ref for ref in endless if not _demands(targets[ref], endless)}:
+        endless -= ended
+    return _demands(root, endless)
 
-    def __init__(self, root: dict[str, Any]) -> None:
-        self._root = root
-        self._above: set[str] = set()  # references that the value being looked at stands within
-        self._finite: set[str] = set()
 
-    def is_endless(self, schema: Any) -> bool:
-        if not isinstance(schema, dict) or "enum" in schema or "const" in schema:
-            return False
-        return (
-            ("$ref" in schema and self._ref_is_endless(schema["$ref"]))
-            or any(self.is_endless(part) for part in self._demanded(schema))
-            or any(
-                bool(_list(schema.get(choice))) and all(map(self.is_endless, _list(schema[choice])))
-                for choice in ("anyOf", "oneOf")
-            )
+def _demands(schema: Any, refs: set[str]) -> bool:
+    """Whether every value of a schema has a part that one of these references stands for."""
+    if not isinstance(schema, dict) or "enum" in schema or "const" in schema:
+        return False
+    return (
+        schema.get("$ref") in refs
+        or any(_demands(part, refs) for part in _necessary_parts(schema))
+        or any(
+            bool(options) and all(_demands(option, refs) for option in options)
+            for options in (_list(schema.get("anyOf")), _list(schema.get("oneOf")))
         )
+    )
 
-    def _ref_is_endless(self, ref: Any) -> bool:
-        target = _resolve(self._root, ref)
-        if target is None or ref in self._finite:
-            return False
-        if ref in self._above:
-            return True
-        self._above.add(ref)
-        endless = self.is_endless(target)
-        self._above.remove(ref)
-        if not endless:
-            self._finite.add(ref)
-        return endless
 
-    def _demanded(self, schema: dict[str, Any]) -> Iterator[Any]:
-        """Schemas that every value must satisfy, itself or in a part that it must have."""
-        yield from _list(schema.get("allOf"))
-        kinds = schema.get("type")
-        if kinds == "object" and isinstance(properties := schema.get("properties"), dict):
-            required = _list(schema.get("required"))
-            yield from (properties[name] for name in properties if name in required)
-        if kinds == "array" and isinstance(at_least := schema.get("minItems"), int):
-            first = _list(schema.get("prefixItems"))
-            yield from first[:at_least]
-            if at_least > len(first):
-                yield schema.get("items")
+def _necessary_parts(schema: dict[str, Any]) -> Iterator[Any]:
+    """Schemas that every value must satisfy, itself or in a part that it must have."""
+    yield from _list(schema.get("allOf"))
+    if schema.get("type") == "object" and isinstance(properties := schema.get("properties"), dict):
+        required = _list(schema.get("required"))
+        yield from (properties[name] for name in properties if name in required)
+    if schema.get("type") == "array" and isinstance(at_least := schema.get("minItems"), int):
+        first = _list(schema.get("prefixItems"))
+        yield from first[:at_least]
+        if at_least > len(first):
+            yield schema.get("items")
 
 
 def _resolve(root: Any, ref: Any) -> Any:

@@ -7,6 +7,7 @@ back when its last user frees it.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 
 from engine.plan import Memory
 
@@ -74,6 +75,10 @@ class PagePool:
 
     def address(self, page: int) -> int:
         return self._memory.address + page * self.page_bytes
+
+    def bytes_of(self, pages: Sequence[int]) -> int:
+        """What these pages take, divided among their users."""
+        return round(sum(self.page_bytes / max(self._n_users[page], 1) for page in pages))
 
     def view(self, page: int) -> memoryview:
         """A page's bytes, to read and write."""

@@ -1,7 +1,5 @@
 """ModelConfig: all numbers of a model, from the GGUF's metadata and, for what no GGUF says, from
 the ARCHITECTURES table.
-
-The only file that knows architectures by name.
 """
 
 from __future__ import annotations
@@ -11,45 +9,33 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.architectures import ARCHITECTURES, EVERY_LAYER, Architecture
 from engine.errors import GGUFError, UnsupportedModel
 from engine.gguf_file import GGUFFile
+from engine.rope import Rope
 
 # What kernels/rope.py has room for. Not imported from there: with it would come Numba, for which
 # nobody should wait to hear that a file is not supported.
 MAX_HEAD_DIM = 512
 
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """What a GGUF does not say about its architecture."""
-
-    rope_halves: (
-        bool  # RoPE turns dimension i with i + n_rot / 2 (True) or 2 i with 2 i + 1 (False)
-    )
-    gelu: bool = False  # activation of the feed-forward block: GELU (tanh form) instead of SiLU
-    scale_embedding: bool = False  # embeddings are multiplied with sqrt(n_embd)
-    window_period: int = (
-        0  # of so many layers, the last looks at everything, the others at a window
-    )
-    window_rope_theta: float = 0.0  # base of the frequencies in layers with a window
-
-
-ARCHITECTURES: dict[str, Architecture] = {
-    "llama": Architecture(rope_halves=False),
-    "qwen2": Architecture(rope_halves=True),
-    "gemma3": Architecture(
-        rope_halves=True,
-        gelu=True,
-        scale_embedding=True,
-        window_period=6,
-        window_rope_theta=10000.0,
-    ),
-}
+# Options that no model of the table has. A file that sets one would be run wrongly.
+_UNKNOWN_OPTIONS = (
+    "expert_count",
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "attention.temperature_scale",
+    "rope.dimension_sections",  # of images, and of text in another pairing
+    "rope.scaling.alpha",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The shape of a model, in GGUF's names."""
+    """The shape of a model, in GGUF's names.
+
+    The residual stream is kept divided by residual_scale, so that blocks add to it what they
+    compute, as it is: norms do not see the factor, if their epsilon is divided by its square.
+    """
 
     architecture: str
     n_layer: int
@@ -59,21 +45,25 @@ class ModelConfig:
     n_head_kv: int
     head_dim: int
     n_ctx_train: int  # tokens the model was made for
-    rms_eps: float
-    rope_theta: float  # base of the frequencies
-    rope_scale: float  # positions are divided by it ("linear" scaling)
-    rope_halves: bool
-    n_rot: int  # dimensions of a head that RoPE turns
-    gelu: bool
-    embedding_scale: float
+    activation: str
+    layer_norm: bool
+    norm_eps: float  # of norms inside a block
+    stream_eps: float  # of norms of the residual stream
+    optional: tuple[str, ...]  # tensors that a layer may lack
+    embedding_scale: float  # of token embeddings on their way into the residual stream
     attention_scale: float  # of the scores before softmax
+    attention_soft_cap: float  # of the scaled scores; 0 = none
+    logit_scale: float
+    logit_soft_cap: float  # 0 = none
+    rope: Rope
+    window_rope: Rope  # of layers with a window
     window: int  # tokens that a layer with a window looks back on; 0 = no layer has one
-    window_period: int
-    window_rope_theta: float
+    windowed: tuple[bool, ...]  # which layers have one
+    roped: tuple[bool, ...]  # which layers have RoPE
 
     def has_window(self, layer: int) -> bool:
         """Whether a layer looks at the last `window` tokens only."""
-        return bool(self.window) and (layer + 1) % self.window_period != 0
+        return self.windowed[layer]
 
     @classmethod
     def from_gguf(cls, gguf: GGUFFile) -> ModelConfig:
@@ -84,59 +74,74 @@ class ModelConfig:
         if name not in ARCHITECTURES:
             raise UnsupportedModel("architecture", name, tuple(ARCHITECTURES))
         row = ARCHITECTURES[name]
-        if gguf.get_int(f"{name}.expert_count", 0):
-            raise UnsupportedModel("model option", f"{name}.expert_count (a mixture of experts)")
-
-        window = gguf.get_int(f"{name}.attention.sliding_window", 0)
-        if not 0 <= window < 1 << 31:
-            raise GGUFError(gguf.path, f"{name}.attention.sliding_window: {window} is impossible")
-        if window and not row.window_period:
-            raise UnsupportedModel("model option", f"{name}.attention.sliding_window")
-        for key in ("attn_logit_softcapping", "final_logit_softcapping"):
-            if gguf.get_float(f"{name}.{key}", 0.0):
+        for key in _UNKNOWN_OPTIONS:
+            if np.any(np.asarray(gguf.metadata.get(f"{name}.{key}", 0)) != 0):
                 raise UnsupportedModel("model option", f"{name}.{key}")
+        if not gguf.get_bool(f"{name}.attention.causal", True):
+            raise UnsupportedModel("model option", f"{name}.attention.causal = false")
+
+        n_layer = _positive(gguf, f"{name}.block_count")
         n_embd = _positive(gguf, f"{name}.embedding_length")
         n_head = _positive(gguf, f"{name}.attention.head_count")
-        n_head_kv = _same_in_all_layers(gguf, f"{name}.attention.head_count_kv", n_head)
         head_dim = gguf.get_int(f"{name}.attention.key_length", n_embd // n_head)
-        n_layer = _positive(gguf, f"{name}.block_count")
-        # Gemma 3 of 27B, which no key of its file tells, scales by another size than its heads'.
-        is_27b = name == "gemma3" and n_layer == 62
-        query_size = n_embd // n_head if is_27b else head_dim
+        query_size = n_embd // n_head if n_layer == row.n_layer_largest else head_dim
         if query_size <= 0:
             raise GGUFError(gguf.path, f"{name}.attention.key_length: {head_dim} is impossible")
+        n_ctx_train = _positive(gguf, f"{name}.context_length")
+        rope = Rope.from_gguf(gguf, name, head_dim, row.rope_halves)
+        window_rope = (rope if row.window_rope_scaled else rope.unscaled()).with_base(
+            gguf.get_float(f"{name}.rope.freq_base_swa", row.window_rope_theta or rope.theta)
+        )
+        window = _window(gguf, name, row)
+        windowed = _windowed(gguf, name, row, n_layer) if window else (False,) * n_layer
+        norm_eps = gguf.get_float(
+            f"{name}.attention.layer_norm{'' if row.layer_norm else '_rms'}_epsilon"
+        )
+        residual_scale = _factor(gguf, f"{name}.residual_scale", 1.0)
+        if residual_scale != 1.0 and "attn_norm" in row.optional:
+            raise UnsupportedModel("model option", f"{name}.residual_scale")
+        logit_scale = _factor(gguf, f"{name}.logit_scale", 1.0)
         config = cls(
             architecture=name,
             n_layer=n_layer,
             n_embd=n_embd,
             n_ff=_same_in_all_layers(gguf, f"{name}.feed_forward_length", None),
             n_head=n_head,
-            n_head_kv=n_head_kv,
+            n_head_kv=_same_in_all_layers(gguf, f"{name}.attention.head_count_kv", n_head),
             head_dim=head_dim,
-            n_ctx_train=_positive(gguf, f"{name}.context_length"),
-            rms_eps=gguf.get_float(f"{name}.attention.layer_norm_rms_epsilon"),
-            rope_theta=gguf.get_float(f"{name}.rope.freq_base", 10000.0),
-            rope_scale=_linear_rope_scale(gguf, name),
-            rope_halves=row.rope_halves,
-            n_rot=gguf.get_int(f"{name}.rope.dimension_count", head_dim),
-            gelu=row.gelu,
-            embedding_scale=math.sqrt(n_embd) if row.scale_embedding else 1.0,
-            attention_scale=1 / math.sqrt(query_size),
+            n_ctx_train=n_ctx_train,
+            activation=row.activation,
+            layer_norm=row.layer_norm,
+            norm_eps=norm_eps,
+            stream_eps=norm_eps / residual_scale**2,
+            optional=row.optional,
+            embedding_scale=_factor(
+                gguf,
+                f"{name}.embedding_scale",
+                math.sqrt(n_embd) if row.scale_embedding else 1.0,
+            )
+            / residual_scale,
+            attention_scale=_factor(gguf, f"{name}.attention.scale", 1 / math.sqrt(query_size)),
+            attention_soft_cap=_soft_cap(
+                gguf, f"{name}.attn_logit_softcapping", row.attention_soft_cap
+            ),
+            logit_scale=1 / logit_scale if row.logit_scale_divides else logit_scale,
+            logit_soft_cap=_soft_cap(gguf, f"{name}.final_logit_softcapping", row.logit_soft_cap),
+            rope=rope,
+            window_rope=window_rope,
             window=window,
-            window_period=row.window_period,
-            window_rope_theta=row.window_rope_theta,
+            windowed=windowed,
+            roped=_roped(gguf, name, row, windowed),
         )
         config._check(gguf, name)
         return config
 
     def _check(self, gguf: GGUFFile, name: str) -> None:
-        def refuse(key: str, why: str) -> None:
-            raise GGUFError(gguf.path, f"{name}.{key}: {why}")
-
         if self.n_head % self.n_head_kv:
-            refuse(
-                "attention.head_count_kv",
-                f"{self.n_head} heads cannot share {self.n_head_kv} KV heads",
+            raise GGUFError(
+                gguf.path,
+                f"{name}.attention.head_count_kv: {self.n_head} heads cannot share"
+                f" {self.n_head_kv} KV heads",
             )
         if gguf.get_int(f"{name}.attention.value_length", self.head_dim) != self.head_dim:
             raise UnsupportedModel(
@@ -146,14 +151,11 @@ class ModelConfig:
             raise UnsupportedModel(
                 "head size", f"{self.head_dim} (multiples of 16 up to {MAX_HEAD_DIM})"
             )
-        if self.n_rot % 2 or not 0 < self.n_rot <= self.head_dim:
-            refuse(
-                "rope.dimension_count", f"{self.n_rot} is not an even number up to {self.head_dim}"
+        if self.norm_eps <= 0:
+            kind = "layer_norm" if self.layer_norm else "layer_norm_rms"
+            raise GGUFError(
+                gguf.path, f"{name}.attention.{kind}_epsilon: {self.norm_eps} is not positive"
             )
-        if self.rms_eps <= 0:
-            refuse("attention.layer_norm_rms_epsilon", f"{self.rms_eps} is not positive")
-        if self.rope_theta <= 0:
-            refuse("rope.freq_base", f"{self.rope_theta} is not positive")
         for width in ("n_embd", "n_ff"):
             if getattr(self, width) % 32:
                 raise UnsupportedModel(
@@ -169,6 +171,18 @@ def _checked(gguf: GGUFFile, key: str, value: int) -> int:
     if not 0 < value < 1 << 31:
         raise GGUFError(gguf.path, f"{key}: {value} is not a sensible number")
     return value
+
+
+def _factor(gguf: GGUFFile, key: str, default: float) -> float:
+    """A factor, the default where it is absent or 0."""
+    return gguf.get_float(key, default) or default
+
+
+def _soft_cap(gguf: GGUFFile, key: str, default: float) -> float:
+    cap = gguf.get_float(key, default)
+    if cap < 0:
+        raise GGUFError(gguf.path, f"{key}: {cap} is negative")
+    return cap
 
 
 def _same_in_all_layers(gguf: GGUFFile, key: str, default: int | None) -> int:
@@ -188,18 +202,36 @@ def _same_in_all_layers(gguf: GGUFFile, key: str, default: int | None) -> int:
     return _positive(gguf, key)
 
 
-def _linear_rope_scale(gguf: GGUFFile, name: str) -> float:
-    """The factor of linear RoPE scaling, 1 for none.
+def _window(gguf: GGUFFile, name: str, row: Architecture) -> int:
+    key = f"{name}.attention.sliding_window"
+    window = gguf.get_int(key, 0)
+    if not 0 <= window < 1 << 31:
+        raise GGUFError(gguf.path, f"{key}: {window} is impossible")
+    if window and not row.window_period:
+        raise UnsupportedModel("model option", key)
+    return window
 
-    A bare factor without a type means linear; so does the old key.
-    """
-    kind = gguf.get_str(f"{name}.rope.scaling.type", "")
-    if kind not in ("", "none", "linear"):
-        raise UnsupportedModel("RoPE scaling", kind, ("none", "linear"))
-    if kind == "none":
-        return 1.0
-    old = gguf.get_float(f"{name}.rope.scale_linear", 1.0)
-    factor = gguf.get_float(f"{name}.rope.scaling.factor", old)
-    if factor < 0:
-        raise GGUFError(gguf.path, f"{name}.rope.scaling.factor: {factor} is negative")
-    return factor or 1.0  # 0 means none
+
+def _windowed(gguf: GGUFFile, name: str, row: Architecture, n_layer: int) -> tuple[bool, ...]:
+    """Which layers have a window: as the file says, by a period or layer by layer, or as usual."""
+    key = f"{name}.attention.sliding_window_pattern"
+    pattern = gguf.metadata.get(key, row.window_period)
+    if isinstance(pattern, np.ndarray):
+        if len(pattern) != n_layer or pattern.dtype.kind not in "biu":
+            raise GGUFError(gguf.path, f"{key}: not one yes or no for each of {n_layer} layers")
+        return tuple(bool(one) for one in pattern)
+    period = gguf.get_int(key, row.window_period)
+    if period < 0:
+        raise GGUFError(gguf.path, f"{key}: {period} is negative")
+    return tuple((i + 1) % (period or EVERY_LAYER) != 0 for i in range(n_layer))
+
+
+def _roped(
+    gguf: GGUFFile, name: str, row: Architecture, windowed: tuple[bool, ...]
+) -> tuple[bool, ...]:
+    """Which layers have RoPE."""
+    if row.rope_in_windows_only and any(windowed):
+        return windowed
+    if row.rope_finetuned and not gguf.get_bool(f"{name}.rope.scaling.finetuned", True):
+        return (False,) * len(windowed)
+    return tuple((i + 1) % (row.nope_period or EVERY_LAYER) != 0 for i in range(len(windowed)))

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from engine.jit import Native
 from engine.kernels.op import BATCH, OP
+from engine.residency import resident_bytes
 
 
 class Memory:
@@ -53,6 +54,11 @@ class Workspace:
         buffer = next(b for b in self._buffers if b.address == address)
         n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         return buffer.bytes[:n_bytes].view(dtype).reshape(shape)
+
+    def resident_bytes(self) -> int:
+        """How much of them is in memory."""
+        found = (resident_bytes(buffer.address, buffer.n_bytes) for buffer in self._buffers)
+        return sum(n or 0 for n in found)
 
     def release(self) -> None:
         """Give all memory back to the system; the buffers read as zeros afterwards."""
@@ -144,7 +150,8 @@ class Plan:
         self.records = np.zeros(0, OP)
 
     def emit(self, kernel: Native, *, meet: bool = True, **fields: Any) -> None:
-        """Append an op. A field may be a number or a Native, whose address is meant.
+        """Append an op. Of a field that is a Native or an array the address is meant, which is 0
+        for None; the plan keeps the array.
 
         meet: the threads meet after it, as a later op reads what it writes.
         """
@@ -164,7 +171,7 @@ class Plan:
         for record, (kernel, fields) in zip(self.records, self._ops, strict=True):
             record["kernel"] = kernel.address
             for name, value in fields.items():
-                record[name] = value.address if isinstance(value, Native) else value
+                record[name] = _number(value)
 
     @property
     def address(self) -> int:
@@ -172,3 +179,12 @@ class Plan:
 
     def __len__(self) -> int:
         return len(self._ops)
+
+
+def _number(value: Any) -> Any:
+    """What stands in a record for the value of a field."""
+    if isinstance(value, Native):
+        return value.address
+    if isinstance(value, np.ndarray):
+        return value.ctypes.data
+    return 0 if value is None else value

@@ -62,11 +62,14 @@ def _body(rules: ReplyRules, chat_format: ChatFormat, control: Mapping[str, int]
     begin = form.opening + form.before_name
     opener = next((o for o in tool_format.openers if tool_format.form and begin.startswith(o)), "")
     mark = lark_literal(opener, SpecialTokens(control))
-    calls = call_rules(form, rules.tools, rules.parallel, control, opener)
+    calls = [
+        *call_rules(form, rules.tools, rules.parallel, control, opener),
+        *_plain_calls(rules),
+    ]
     if not opener:
-        return ["body: FREE | calls", free, *calls]
+        return ["body: FREE | calls | plain", free, *calls]
     before = f"before: FREE {mark}" if "<[" in mark else f"before[suffix={mark}]: FREE"
-    return ["body: FREE | before calls", free, before, *calls]
+    return ["body: FREE | before calls | plain", free, before, *calls]
 
 
 def _text(rules: ReplyRules) -> str:
@@ -85,6 +88,20 @@ def _text(rules: ReplyRules) -> str:
                 "thinks before it answers; use a JSON schema or a regular expression",
                 rules.param,
             )
+
+
+def _plain_calls(rules: ReplyRules) -> list[str]:
+    """The rule `plain`: JSON where a reply begins, fenced or not, which weak models take for a call
+    whatever their format is; and the parser with them.
+    """
+    lines = ['plain: named | "```json\\n" named "\\n```"']
+    for i, tool in enumerate(rules.tools):
+        name = _escaped(_function(tool)["name"])
+        keys = rf'"name"\s{{0,4}}:\s{{0,4}}"{name}"\s{{0,4}},\s{{0,8}}"(arguments|parameters)"'
+        lines.append(
+            rf"named_{i}: /\{{\s{{0,8}}{keys}\s{{0,4}}:\s{{0,4}}/ arguments_{i} /\s{{0,8}}\}}/"
+        )
+    return [*lines, "named: " + " | ".join(f"named_{i}" for i in range(len(rules.tools)))]
 
 
 def _no_call(rules: ReplyRules, openers: tuple[str, ...]) -> str:

@@ -68,6 +68,7 @@ class Sequence:
         self._n_scored = 0  # prompt tokens whose logits were seen
         self.n_reading = 0  # prompt tokens of the chunk being read
         self._last: Finished | Failed | None = None
+        self._told: list[Event] = []  # for a client that joins later
         params = generation.params
         room = n_ctx - len(self.prompt_ids)
         self.n_max = room if params.max_tokens is None else min(params.max_tokens, room)
@@ -137,6 +138,13 @@ class Sequence:
     def interrupt(self, why: Interruption) -> None:
         """Have it ended at the next occasion. Any thread; the first reason counts."""
         self.interruption = self.interruption or why
+
+    def report_to(self, generation: Generation) -> None:
+        """Tell another client all from the beginning, and from now on. Engine thread only."""
+        generation.difference = self.generation.difference
+        self.generation = generation
+        for event in list(self._told):
+            self._tell(event)
 
     def set_timer(self, after_s: float, expire: Callable[[], None]) -> None:
         """Call `expire` then, from another thread, unless the request has ended."""
@@ -231,6 +239,10 @@ class Sequence:
         )
 
     def _report(self, event: Event) -> None:
+        self._told.append(event)
+        self._tell(event)
+
+    def _tell(self, event: Event) -> None:
         try:
             self.generation.on_event(event)
         except Exception:  # a listener's bug is not to end the engine

@@ -6,7 +6,6 @@ Does not know what the strings mean.
 
 from __future__ import annotations
 
-import itertools
 import mmap
 from array import array
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,10 @@ from struct import Struct
 from struct import error as StructError
 from typing import Self, overload
 
+import numpy as np
+
 _LENGTH = Struct("<Q")  # stands before each string's bytes
+_SEPARATOR = 0xFF
 
 
 class StringArray(Sequence[str]):
@@ -77,14 +79,23 @@ class StringArray(Sequence[str]):
         return iter(self.to_list())
 
     def to_list(self) -> list[str]:
-        """All strings decoded in one go, about 0.15 us each; they outlive the file."""
-        first = self._starts[0]
-        data = self._data[first : self.end]
-        starts = [start - first for start in self._starts]
-        return [
-            data[start : following - _LENGTH.size].decode("utf-8", "surrogateescape")
-            for start, following in itertools.pairwise(starts)
-        ]
+        """All strings, about 0.15 us each; they outlive the file.
+
+        Decoded in one go, with a byte that no UTF-8 has in place of each length, and split there.
+        """
+        if not len(self):
+            return []
+        first = self._starts[0] - _LENGTH.size
+        data = np.frombuffer(self._data, np.uint8, self.end - first, first).copy()
+        lengths = np.frombuffer(self._starts, np.uint64)[:-1].astype(np.intp) - first - _LENGTH.size
+        keep = np.ones(len(data), np.bool_)
+        for i in range(1, _LENGTH.size):
+            keep[lengths + i] = False
+        data[lengths] = _SEPARATOR
+        text = data[keep].tobytes().decode("utf-8", "surrogateescape")
+        strings = text.split(chr(0xDC00 + _SEPARATOR))[1:]
+        # A damaged string may hold that byte.
+        return strings if len(strings) == len(self) else [self[i] for i in range(len(self))]
 
     def __repr__(self) -> str:
         return f"StringArray({len(self)} strings)"

@@ -1,28 +1,34 @@
 """Text to token ids and back, from the vocabulary of a GGUF file.
 
-One of two mergers cuts ordinary text: byte-level BPE or SentencePiece. Special tokens, BOS, EOS,
-the space that SentencePiece puts before a text, and the way back to text are done here, so that
-they follow the GGUF and not a library. Does not know chat templates.
+One of three mergers cuts ordinary text: byte-level BPE, BPE in characters or SentencePiece. Special
+tokens, BOS, EOS, the space that SentencePiece puts before a text, and the way back to text are done
+here, so that they follow the GGUF and not a library. Does not know chat templates.
 """
 
 from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Protocol, Self
 
 import numpy as np
 
 from engine.byte_level_bpe import ByteLevelBPE
+from engine.character_bpe import CharacterBPE
 from engine.errors import GGUFError, InvalidRequest, UnsupportedModel
 from engine.gguf_file import GGUFFile
-from engine.pre_tokenizer import choose_pre_tokenizer
-from engine.sentencepiece import SentencePiece
+from engine.pre_tokenizer import PreTokenizer, choose_pre_tokenizer
+from engine.sentencepiece import sentencepiece
 from engine.special_tokens import SpecialTokens, unshield
-from engine.vocabulary import TokenType, Vocabulary
+from engine.vocabulary import SENTENCEPIECE_IDS, TokenType, Vocabulary
 
-MODELS: Final = ("gpt2", "llama")  # `tokenizer.ggml.model`: byte-level BPE, SentencePiece
+# `tokenizer.ggml.model`.
+BPE: Final = "gpt2"  # in bytes, but for a few pre-tokenizers
+SENTENCEPIECE: Final = "llama"
+CHARACTER_BPE: Final = "gemma4"
+MODELS: Final = (BPE, SENTENCEPIECE, CHARACTER_BPE)
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _WHITESPACE: Final = " \t\n\v\f\r"
@@ -38,10 +44,13 @@ class Tokenizer:
     """The tokenizer of one model. Any thread may use it.
 
     n_vocab: ids are 0 .. n_vocab - 1.
-    bos_id:  None when the file names none; so with eos_id.
+    bos_id:  None when the file names none; so with eos_id and the fim_ ids.
     add_bos: whether a text starts with `bos_id`.
     add_eos: whether a text that is not a prompt ends with `eos_id`.
     eog_ids: every token that ends a generation.
+    fim_prefix_id, fim_suffix_id, fim_middle_id: what goes before the text in front of a gap, before
+             the text behind it, and before what fills it.
+    fim_repo_id, fim_sep_id: what goes before a repository's name and before a file's.
     space_prefix: whether a space goes before a text, and before one that follows a special token.
     """
 
@@ -59,11 +68,17 @@ class Tokenizer:
         """
         self.vocabulary: Final = vocabulary
         self.n_vocab: Final = len(vocabulary.texts)
-        self.bos_id: Final = vocabulary.bos_id
-        self.eos_id: Final = vocabulary.eos_id
+        role = vocabulary.roles.get
+        self.bos_id: Final = role("bos")
+        self.eos_id: Final = role("eos")
+        self.fim_prefix_id: Final = role("fim_pre")
+        self.fim_suffix_id: Final = role("fim_suf")
+        self.fim_middle_id: Final = role("fim_mid")
+        self.fim_repo_id: Final = role("fim_rep")
+        self.fim_sep_id: Final = role("fim_sep")
         wants_bos = add_bos if vocabulary.add_bos is None else vocabulary.add_bos
-        self.add_bos: Final = wants_bos and vocabulary.bos_id is not None
-        self.add_eos: Final = bool(vocabulary.add_eos) and vocabulary.eos_id is not None
+        self.add_bos: Final = wants_bos and self.bos_id is not None
+        self.add_eos: Final = bool(vocabulary.add_eos) and self.eos_id is not None
         self.eog_ids: Final = vocabulary.eog_ids
         self.space_prefix: Final = space_prefix
         self._space_eaters = frozenset(space_eaters)
@@ -81,30 +96,38 @@ class Tokenizer:
         model = gguf.get_str("tokenizer.ggml.model")
         if model not in MODELS:
             raise UnsupportedModel("tokenizer", model, MODELS)
-        if model == "gpt2":
-            return cls._byte_level(gguf, pre_substitute)
-        return cls._sentencepiece(gguf)
+        if model == SENTENCEPIECE:
+            return cls._sentencepiece(gguf)
+        name = model if model == CHARACTER_BPE else gguf.get_str("tokenizer.ggml.pre", "")
+        pre = choose_pre_tokenizer(name, pre_substitute)
+        return cls._byte_level(gguf, pre) if pre.byte_letters else cls._characters(gguf, pre)
 
     @classmethod
-    def _byte_level(cls, gguf: GGUFFile, pre_substitute: str) -> Self:
-        pre = choose_pre_tokenizer(gguf.get_str("tokenizer.ggml.pre", ""), pre_substitute)
+    def _byte_level(cls, gguf: GGUFFile, pre: PreTokenizer) -> Self:
         ids = _ids_by_text(gguf)
-        vocabulary = Vocabulary.from_gguf(gguf, ids)
+        vocabulary = Vocabulary.from_gguf(gguf, ids, byte_letters=True)
         _drop(ids, vocabulary, TokenType.CONTROL)
         return cls(vocabulary, ByteLevelBPE.from_gguf(gguf, ids, pre), add_bos=pre.add_bos)
 
     @classmethod
+    def _characters(cls, gguf: GGUFFile, pre: PreTokenizer) -> Self:
+        ids = _ids_by_text(gguf)
+        vocabulary = Vocabulary.from_gguf(gguf, ids, byte_letters=False)
+        byte_ids = _byte_ids(gguf, ids, vocabulary)
+        _drop(ids, vocabulary, TokenType.CONTROL, TokenType.UNKNOWN, TokenType.BYTE)
+        merger = CharacterBPE.from_gguf(gguf, ids, byte_ids, pre.ignore_merges)
+        add_bos = pre.add_bos or bool(vocabulary.add_bos)
+        return cls(replace(vocabulary, add_bos=add_bos), merger, add_bos=add_bos)
+
+    @classmethod
     def _sentencepiece(cls, gguf: GGUFFile) -> Self:
         ids = _ids_by_text(gguf)
-        vocabulary = Vocabulary.from_gguf(gguf, ids)
-        found = [ids.get(f"<0x{byte:02X}>", vocabulary.unknown_id) for byte in range(256)]
-        byte_ids = [token_id for token_id in found if token_id is not None]
-        if len(byte_ids) < 256:
-            raise GGUFError(gguf.path, "its tokens lack <0x00> .. <0xFF>, or an unknown token")
+        vocabulary = Vocabulary.from_gguf(gguf, ids, byte_letters=False, usual=SENTENCEPIECE_IDS)
+        byte_ids = _byte_ids(gguf, ids, vocabulary)
         _drop(ids, vocabulary, TokenType.CONTROL, TokenType.UNKNOWN, TokenType.BYTE)
         return cls(
             vocabulary,
-            SentencePiece.from_gguf(gguf, ids, byte_ids),
+            sentencepiece(gguf, ids, byte_ids),
             add_bos=True,
             space_prefix=gguf.get_bool("tokenizer.ggml.add_space_prefix", True),
             space_eaters=_space_eaters(gguf, vocabulary),
@@ -161,6 +184,10 @@ class Tokenizer:
 
     def _decode(self, ids: Iterable[int], decoder: StreamDecoder) -> str:
         return "".join([decoder.push(token_id) for token_id in ids])
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token adds to a text; a control token's are its name's."""
+        return self.vocabulary.bytes_of(token_id)
 
     def _encode(self, pieces: Iterable[str | int], add_bos: bool) -> list[int]:
         ids: list[int] = []
@@ -223,6 +250,15 @@ def _ids_by_text(gguf: GGUFFile) -> dict[str, int]:
     return dict(zip(reversed(texts), range(len(texts) - 1, -1, -1), strict=True))
 
 
+def _byte_ids(gguf: GGUFFile, ids: Mapping[str, int], vocabulary: Vocabulary) -> list[int]:
+    """[256] token of each byte, the unknown token where there is none. Raises GGUFError."""
+    found = [ids.get(f"<0x{byte:02X}>", vocabulary.roles.get("unknown")) for byte in range(256)]
+    byte_ids = [token_id for token_id in found if token_id is not None]
+    if len(byte_ids) < 256:
+        raise GGUFError(gguf.path, "its tokens lack <0x00> .. <0xFF>, or an unknown token")
+    return byte_ids
+
+
 def _drop(ids: dict[str, int], vocabulary: Vocabulary, *types: TokenType) -> None:
     """Take tokens of these types out of `ids`, so that no text may merge to one."""
     dropped = np.isin(np.frombuffer(vocabulary.types, np.uint8), types)
@@ -232,8 +268,7 @@ def _drop(ids: dict[str, int], vocabulary: Vocabulary, *types: TokenType) -> Non
 
 def _space_eaters(gguf: GGUFFile, vocabulary: Vocabulary) -> list[int]:
     """Phi-3's special tokens, but for three. No GGUF says so; as llama.cpp, go by the name."""
-    name = gguf.get_str("general.name", "").lower().replace(" ", "-")
-    if "phi-3" not in name and "phi3" not in name:
+    if not re.search("phi[ -]?3", gguf.get_str("general.name", "").lower()):
         return []
     special = vocabulary.user_defined | vocabulary.control
     return [special[text] for text in special if text not in ("<unk>", "<s>", "<|endoftext|>")]

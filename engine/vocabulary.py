@@ -35,17 +35,34 @@ SPACE: Final = "▁"  # U+2581, how SentencePiece spells one
 HIDDEN: Final = (TokenType.CONTROL, TokenType.UNKNOWN)
 SPECIAL: Final = (*HIDDEN, TokenType.USER_DEFINED)  # spelled as they are
 
-SENTENCEPIECE_IDS: Final = {"bos": 1, "eos": 2}  # where the file names none
+SENTENCEPIECE_IDS: Final = {"bos": 1, "eos": 2, "unknown": 0}  # where the file names none
 
-# Metadata keys and texts of tokens that end a generation. Files name them in many places, and often
-# only some of them, so the set is the union of all; llama.cpp knows the same texts.
-END_KEYS: Final = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+# Roles that files name by a metadata key, or else leave to be known by the token's text.
+ROLE_TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "eot": ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
+            "<|end_of_text|>", "<EOT>", "_<EOT>", "[EOT]", "<｜end▁of▁sentence｜>",
+            "<end_of_utterance>"),
+    "eom": ("<|eom_id|>",),
+    "fim_pre": ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>",
+                "▁<PRE>", "<|code_prefix|>", "<|prefix|>"),
+    "fim_suf": ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>",
+                "▁<SUF>", "<|code_suffix|>", "<|suffix|>"),
+    "fim_mid": ("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>",
+                "▁<MID>", "<|code_middle|>", "<|middle|>"),
+    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+    "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    "fim_sep": ("<|file_sep|>",),
+}  # fmt: skip
+OLD_ROLE_KEYS: Final = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
+
+# Tokens that end a generation, by role and by text. Files name them in many places, and often only
+# some of them, so the set is the union of all; llama.cpp knows the same texts.
+END_ROLES: Final = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 END_TEXTS: Final = frozenset({
     "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|end_of_text|>", "<|endoftext|>", "</s>",
     "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<end_of_turn>", "<turn|>", "[e~[",
     "<|tool_response>", "<end_of_utterance>", "<｜end▁of▁sentence｜>", "<eos>", "<EOT>", "_<EOT>",
-    "[EOT]", "[EOS]", "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>",
-    "<fim-repo>", "<|repo_name|>", "<reponame>", "<REPO>", "<|file_sep|>",
+    "[EOT]", "[EOS]",
 })  # fmt: skip
 
 
@@ -56,10 +73,12 @@ class Vocabulary:
     texts:        as the file spells them: special tokens as they are, others by `byte_letters`.
     types:        TokenType of each, one byte per token.
     byte_letters: True: a letter for each byte; False: as they are, but SPACE for a space.
-    bos_id:       None when the file names none; so with eos_id and unknown_id.
+    roles:        role -> id of the token that has it: bos, eos, unknown and those of ROLE_TEXTS,
+                  where there is one.
     add_bos:      the file's own word on whether a text starts with BOS; None when it has none.
     add_eos:      so on whether one ends with EOS.
     eog_ids:      every token that ends a generation.
+    structure_ids: those and others that count as CONTROL for their role, whatever their type.
     control:      text -> id of the tokens that only a template may print.
     user_defined: text -> id of the added words that any text may hold: tool and thinking tags, ...
     """
@@ -67,42 +86,52 @@ class Vocabulary:
     texts: Sequence[str]
     types: bytes
     byte_letters: bool
-    bos_id: int | None
-    eos_id: int | None
-    unknown_id: int | None
+    roles: Mapping[str, int]
     add_bos: bool | None
     add_eos: bool | None
     eog_ids: frozenset[int]
+    structure_ids: frozenset[int]
     control: dict[str, int]
     user_defined: dict[str, int]
 
     @classmethod
-    def from_gguf(cls, gguf: GGUFFile, ids: Mapping[str, int]) -> Self:
+    def from_gguf(
+        cls,
+        gguf: GGUFFile,
+        ids: Mapping[str, int],
+        *,
+        byte_letters: bool,
+        usual: Mapping[str, int] | None = None,
+    ) -> Self:
         """Read the metadata under `tokenizer.ggml`. Texts stay in the mapping: keep `gguf` open.
 
-        ids: text -> id of every token, which the caller has made anyway.
+        ids:   text -> id of every token, which the caller has made anyway.
+        usual: ids of the roles bos, eos and unknown where the file names none.
         Raises GGUFError.
         """
         texts = gguf.get_strings("tokenizer.ggml.tokens")
         types = _token_types(gguf, len(texts))
+        named = _named_roles(gguf, len(texts))
+        known = _known_roles(ids, named)
+        roles = {**(usual or {}), **named, **known}
         ends = {text: ids[text] for text in END_TEXTS if text in ids}
-        eog_ids = _end_ids(gguf, ends, len(texts))
-        hidden = set(np.flatnonzero(np.isin(types, HIDDEN)).tolist())
-        hidden |= eog_ids.intersection(ends.values())  # some files call these ordinary words
+        eog_ids = _end_ids(roles, ends)
+        # Some files call these ordinary words. Text may merge to them then, but none shows.
+        told_by_text = {*known.values(), *eog_ids.intersection(ends.values())}
+        control = told_by_text.union(np.flatnonzero(np.isin(types, HIDDEN)).tolist())
         user_defined = np.flatnonzero(types == TokenType.USER_DEFINED).tolist()
         return cls(
             texts,
             types.tobytes(),
-            byte_letters=_has_byte_letters(gguf),
-            bos_id=_token_id(gguf, "bos", len(texts)),
-            eos_id=_token_id(gguf, "eos", len(texts)),
-            unknown_id=_token_id(gguf, "unknown", len(texts)),
+            byte_letters=byte_letters,
+            roles=roles,
             add_bos=gguf.get_bool("tokenizer.ggml.add_bos_token", None),
             add_eos=gguf.get_bool("tokenizer.ggml.add_eos_token", None),
             eog_ids=eog_ids,
+            structure_ids=eog_ids | told_by_text,
             # A single character cannot be broken by `shield`, so none is ever read as control.
-            control={texts[i]: i for i in hidden if len(texts[i]) > 1},
-            user_defined={texts[i]: i for i in user_defined if i not in hidden},
+            control={texts[i]: i for i in control if len(texts[i]) > 1},
+            user_defined={texts[i]: i for i in user_defined if i not in control},
         )
 
     def bytes_of(self, token_id: int) -> bytes:
@@ -119,11 +148,11 @@ class Vocabulary:
     def is_special(self, token_id: int) -> bool:
         """Whether the token stands for itself in a text, cutting it in two."""
         kind = self.types[token_id]
-        return kind in (TokenType.CONTROL, TokenType.USER_DEFINED) or token_id in self.eog_ids
+        return kind in (TokenType.CONTROL, TokenType.USER_DEFINED) or token_id in self.structure_ids
 
     def is_hidden(self, token_id: int) -> bool:
         """Whether the token is structure that is never shown."""
-        return self.types[token_id] in HIDDEN or token_id in self.eog_ids
+        return self.types[token_id] in HIDDEN or token_id in self.structure_ids
 
 
 def _byte_letters() -> dict[str, bytes]:
@@ -136,10 +165,6 @@ def _byte_letters() -> dict[str, bytes]:
 
 BYTE_OF: Final = _byte_letters()
 _BYTE_TOKEN: Final = re.compile("<0x([0-9A-F]{2})>")
-
-
-def _has_byte_letters(gguf: GGUFFile) -> bool:
-    return gguf.get_str("tokenizer.ggml.model") == "gpt2"
 
 
 def _token_types(gguf: GGUFFile, n_vocab: int) -> npt.NDArray[np.uint8]:
@@ -155,21 +180,38 @@ def _token_types(gguf: GGUFFile, n_vocab: int) -> npt.NDArray[np.uint8]:
     return types.astype(np.uint8)
 
 
-def _token_id(gguf: GGUFFile, name: str, n_vocab: int) -> int | None:
-    key = f"tokenizer.ggml.{name}_token_id"
-    usual = None if _has_byte_letters(gguf) else SENTENCEPIECE_IDS.get(name)
-    token_id = gguf.get_int(key, usual)
-    if token_id is not None and not 0 <= token_id < n_vocab:
-        raise GGUFError(gguf.path, f"{key} = {token_id} is not one of the {n_vocab} tokens")
-    return token_id
+def _named_roles(gguf: GGUFFile, n_vocab: int) -> dict[str, int]:
+    """The roles that the file names. Raises GGUFError: to tokens that it does not have."""
+    named = {}
+    for role in ("bos", "eos", "unknown", *ROLE_TEXTS):
+        for name in (role, OLD_ROLE_KEYS.get(role, role)):
+            key = f"tokenizer.ggml.{name}_token_id"
+            token_id = gguf.get_int(key, None)
+            if token_id is None:
+                continue
+            if not 0 <= token_id < n_vocab:
+                raise GGUFError(gguf.path, f"{key} = {token_id} is not one of the {n_vocab} tokens")
+            named[role] = token_id
+    return named
 
 
-def _end_ids(gguf: GGUFFile, named: dict[str, int], n_vocab: int) -> frozenset[int]:
-    ids = {_token_id(gguf, name, n_vocab) for name in END_KEYS} | set(named.values())
-    has = named.keys()
+def _known_roles(ids: Mapping[str, int], named: Mapping[str, int]) -> dict[str, int]:
+    """The roles that the file does not name but that a token's text tells."""
+    known = {}
+    for role, texts in ROLE_TEXTS.items():
+        found = next((ids[text] for text in texts if text in ids), None)
+        if found is not None and role not in named:
+            known[role] = found
+    return known
+
+
+def _end_ids(roles: Mapping[str, int], ends: Mapping[str, int]) -> frozenset[int]:
+    ids = {roles[role] for role in END_ROLES if role in roles} | set(ends.values())
+    has = ends.keys()
     # gpt-oss and Solar end each message with <|end|>, but a turn with one of the others.
-    if has >= {"<|end|>", "<|return|>", "<|call|>"} or has >= {"<|end|>", "<|calls|>", "<|flush|>"}:
-        ids.discard(named["<|end|>"])
+    calls = "<|call|>" in has or "<|calls|>" in has
+    if "<|end|>" in has and calls and ("<|return|>" in has or "<|flush|>" in has):
+        ids.discard(ends["<|end|>"])
     if has >= {"</s>", "<|tool_response>"}:  # Gemma 4, where </s> is HTML
-        ids.discard(named["</s>"])
-    return frozenset(token_id for token_id in ids if token_id is not None)
+        ids.discard(ends["</s>"])
+    return frozenset(ids)

@@ -1,14 +1,14 @@
 """Weights: named, shape-checked views of the mapped tensors. Attributes are called what the GGUF
 calls the tensors.
 
-Nothing is copied but the few floats of a vector that is not stored as F32. An absent optional
-tensor is None. A tensor in the file that nobody asks for is refused: a model run without one of its
-parts would answer wrongly.
+Nothing is copied but the few floats of a vector. An absent optional tensor is None; a tensor that
+is several in one (attn_qkv, gate and up) becomes views of its rows. A tensor in the file that
+nobody asks for is refused: a model run without one of its parts would answer wrongly.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +19,22 @@ from engine.model_config import ModelConfig
 from engine.quants import quant_type
 from engine.quants.base import QuantType
 
+Vector = npt.NDArray[np.float32]
+
+# Kernels read vectors up to the next multiple of this.
+_PADDING = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """n_out rows of n_in weights in the mapped file."""
+    """n_out rows of n_in weights in the mapped file, and what is added to their products."""
 
     name: str
     quant: QuantType
     address: int
     n_in: int
     n_out: int
+    bias: Vector | None = field(default=None, compare=False)  # f32[n_out]
 
     @property
     def row_bytes(self) -> int:
@@ -38,38 +44,54 @@ class Matrix:
     def n_bytes(self) -> int:
         return self.n_out * self.row_bytes
 
+    def rows(self, first: int, n: int) -> Matrix:
+        """A view of n rows."""
+        bias = None if self.bias is None else _padded(self.bias[first : first + n])
+        address = self.address + first * self.row_bytes
+        return replace(self, address=address, n_out=n, bias=bias)
 
-Vector = npt.NDArray[np.float32]
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """What a normalised row is multiplied with, and what is added then: f32[n]."""
+
+    weight: Vector
+    bias: Vector | None = None
+
+    def scaled(self, factor: float) -> Norm:
+        """A norm whose result is multiplied with a factor."""
+        by = np.float32(factor)
+        return Norm(self.weight * by, None if self.bias is None else self.bias * by)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
     """One transformer block."""
 
-    attn_norm: Vector  # f32[n_embd]
+    attn_norm: Norm | None  # [n_embd]
     attn_q: Matrix  # [n_head * head_dim, n_embd]
     attn_k: Matrix  # [n_head_kv * head_dim, n_embd]
     attn_v: Matrix
+    attn_q_norm: Vector | None  # f32[n_head, head_dim], of each head, or f32[n_q], of the whole row
+    attn_k_norm: Vector | None
     attn_output: Matrix  # [n_embd, n_head * head_dim]
-    ffn_norm: Vector
-    ffn_gate: Matrix  # [n_ff, n_embd]
+    post_attention_norm: Norm | None  # [n_embd], of what the block adds to the residual stream
+    ffn_norm: Norm | None
+    ffn_gate: Matrix | None  # [n_ff, n_embd]
     ffn_up: Matrix
     ffn_down: Matrix  # [n_embd, n_ff]
-    attn_q_bias: Vector | None
-    attn_k_bias: Vector | None
-    attn_v_bias: Vector | None
-    attn_output_bias: Vector | None
-    attn_q_norm: Vector | None  # f32[head_dim], of each head
-    attn_k_norm: Vector | None
-    post_attention_norm: Vector | None  # f32[n_embd], of what the block adds to the residual stream
-    post_ffw_norm: Vector | None
+    post_ffw_norm: Norm | None
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether feed-forward reads what attention reads, instead of what attention left."""
+        return self.ffn_norm is None and self.attn_norm is not None
 
     def matrices(self) -> tuple[Matrix, ...]:
         """Every matrix that each token is multiplied with."""
-        return (
-            *(self.attn_q, self.attn_k, self.attn_v, self.attn_output),
-            *(self.ffn_gate, self.ffn_up, self.ffn_down),
-        )
+        gate = () if self.ffn_gate is None else (self.ffn_gate,)
+        attention = (self.attn_q, self.attn_k, self.attn_v, self.attn_output)
+        return (*attention, *gate, self.ffn_up, self.ffn_down)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +100,26 @@ class Weights:
 
     token_embd: Matrix  # [n_vocab, n_embd]
     blk: tuple[LayerWeights, ...]
-    output_norm: Vector
-    output: Matrix  # [n_vocab, n_embd]; the embedding where the file has no output
-    rope_freqs: Vector | None  # f32[n_rot / 2]: what each frequency is divided by
+    output_norm: Norm
+    output: Matrix  # [n_vocab, n_embd]; token_embd where the file has none
+    rope_freqs: Vector | None  # f32[n_rot / 2], what RoPE's frequencies are divided by ...
+    rope_factors_long: Vector | None  # ... in contexts longer than the original one
+    rope_factors_short: Vector | None  # ... in others
 
     @classmethod
     def from_gguf(cls, gguf: GGUFFile, config: ModelConfig) -> Weights:
-        """Raises GGUFError for a missing or misshapen tensor, UnsupportedModel for one this engine
+        """Views of all tensors; `gguf` must stay open as long as they are used.
+
+        Raises GGUFError for a missing or misshapen tensor, UnsupportedModel for one this engine
         does not know.
         """
         return _Reader(gguf, config).read()
+
+    def rope_factors(self, long: bool) -> Vector | None:
+        """What RoPE's frequencies are divided by in a long context, or in a short one."""
+        if self.rope_freqs is not None:
+            return self.rope_freqs
+        return self.rope_factors_long if long else self.rope_factors_short
 
 
 class _Reader:
@@ -97,55 +129,110 @@ class _Reader:
 
     def read(self) -> Weights:
         c = self.config
-        embedding = self.gguf.tensor("token_embd.weight")
-        n_vocab = embedding.shape[-1]
+        n_vocab = self.gguf.tensor("token_embd.weight").shape[-1]
         token_embd = self.matrix("token_embd", c.n_embd, n_vocab)
-        has_output = "output.weight" in self.gguf.tensors
+        long_rope = c.rope.scaling == "longrope" or self.has("rope_factors_long")
         weights = Weights(
             token_embd=token_embd,
-            blk=tuple(self.layer(i) for i in range(c.n_layer)),
-            output_norm=self.vector("output_norm.weight", c.n_embd),
-            output=self.matrix("output", c.n_embd, n_vocab) if has_output else token_embd,
-            rope_freqs=self.optional_vector("rope_freqs.weight", c.n_rot // 2),
+            blk=tuple(self.layer(f"blk.{i}.") for i in range(c.n_layer)),
+            output_norm=self.norm("output_norm"),
+            output=self.matrix("output", c.n_embd, n_vocab) if self.has("output") else token_embd,
+            rope_freqs=self.rope_factors("rope_freqs") if self.has("rope_freqs") else None,
+            rope_factors_long=self.rope_factors("rope_factors_long") if long_rope else None,
+            rope_factors_short=self.rope_factors("rope_factors_short") if long_rope else None,
         )
         if self.unread:
             raise UnsupportedModel(f"tensor in {self.gguf.path}", sorted(self.unread)[0])
         return weights
 
-    def layer(self, i: int) -> LayerWeights:
-        c, blk = self.config, f"blk.{i}."
-        n_q, n_kv = c.n_head * c.head_dim, c.n_head_kv * c.head_dim
-        # Old files repeat the model's RoPE factors in each layer.
-        self.unread.discard(f"{blk}rope_freqs.weight")
+    def layer(self, blk: str) -> LayerWeights:
+        c = self.config
+        n_q = c.n_head * c.head_dim
+        # Old files repeat the model's RoPE factors in each layer, or have its frequencies there.
+        self.unread -= {f"{blk}rope_freqs.weight", f"{blk}attn_rot_embd.weight"}
+        attn_q, attn_k, attn_v = self.queries_keys_values(blk)
+        ffn_gate, ffn_up = self.gate_and_up(blk)
         return LayerWeights(
-            attn_norm=self.vector(f"{blk}attn_norm.weight", c.n_embd),
-            attn_q=self.matrix(f"{blk}attn_q", c.n_embd, n_q),
-            attn_k=self.matrix(f"{blk}attn_k", c.n_embd, n_kv),
-            attn_v=self.matrix(f"{blk}attn_v", c.n_embd, n_kv),
+            attn_norm=self.norm_unless_optional(blk, "attn_norm"),
+            attn_q=attn_q,
+            attn_k=attn_k,
+            attn_v=attn_v,
+            attn_q_norm=self.head_norm(f"{blk}attn_q_norm", c.n_head),
+            attn_k_norm=self.head_norm(f"{blk}attn_k_norm", c.n_head_kv),
             attn_output=self.matrix(f"{blk}attn_output", n_q, c.n_embd),
-            ffn_norm=self.vector(f"{blk}ffn_norm.weight", c.n_embd),
-            ffn_gate=self.matrix(f"{blk}ffn_gate", c.n_embd, c.n_ff),
-            ffn_up=self.matrix(f"{blk}ffn_up", c.n_embd, c.n_ff),
+            post_attention_norm=self.optional_norm(f"{blk}post_attention_norm"),
+            ffn_norm=self.norm_unless_optional(blk, "ffn_norm"),
+            ffn_gate=ffn_gate,
+            ffn_up=ffn_up,
             ffn_down=self.matrix(f"{blk}ffn_down", c.n_ff, c.n_embd),
-            attn_q_bias=self.optional_vector(f"{blk}attn_q.bias", n_q),
-            attn_k_bias=self.optional_vector(f"{blk}attn_k.bias", n_kv),
-            attn_v_bias=self.optional_vector(f"{blk}attn_v.bias", n_kv),
-            attn_output_bias=self.optional_vector(f"{blk}attn_output.bias", c.n_embd),
-            attn_q_norm=self.optional_vector(f"{blk}attn_q_norm.weight", c.head_dim),
-            attn_k_norm=self.optional_vector(f"{blk}attn_k_norm.weight", c.head_dim),
-            post_attention_norm=self.optional_vector(f"{blk}post_attention_norm.weight", c.n_embd),
-            post_ffw_norm=self.optional_vector(f"{blk}post_ffw_norm.weight", c.n_embd),
+            post_ffw_norm=self.optional_norm(f"{blk}post_ffw_norm"),
         )
+
+    def queries_keys_values(self, blk: str) -> tuple[Matrix, Matrix, Matrix]:
+        c = self.config
+        n_q, n_kv = c.n_head * c.head_dim, c.n_head_kv * c.head_dim
+        if self.has(f"{blk}attn_qkv"):
+            all_three = self.matrix(f"{blk}attn_qkv", c.n_embd, n_q + 2 * n_kv)
+            return (
+                all_three.rows(0, n_q),
+                all_three.rows(n_q, n_kv),
+                all_three.rows(n_q + n_kv, n_kv),
+            )
+        return (
+            self.matrix(f"{blk}attn_q", c.n_embd, n_q),
+            self.matrix(f"{blk}attn_k", c.n_embd, n_kv),
+            self.matrix(f"{blk}attn_v", c.n_embd, n_kv),
+        )
+
+    def gate_and_up(self, blk: str) -> tuple[Matrix | None, Matrix]:
+        c = self.config
+        gate, up = f"{blk}ffn_gate", f"{blk}ffn_up"
+        if not self.has(gate) and self.gguf.tensor(f"{up}.weight").shape[-1] == 2 * c.n_ff:
+            both = self.matrix(up, c.n_embd, 2 * c.n_ff)
+            return both.rows(0, c.n_ff), both.rows(c.n_ff, c.n_ff)
+        if not self.has(gate) and "ffn_gate" in c.optional:
+            return None, self.matrix(up, c.n_embd, c.n_ff)
+        return self.matrix(gate, c.n_embd, c.n_ff), self.matrix(up, c.n_embd, c.n_ff)
+
+    def has(self, stem: str) -> bool:
+        return f"{stem}.weight" in self.gguf.tensors
 
     def matrix(self, stem: str, n_in: int, n_out: int) -> Matrix:
         name = f"{stem}.weight"
         quant = self.take(name, (n_in, n_out))
-        return Matrix(name, quant, self.gguf.address(name), n_in, n_out)
+        bias = self.optional_vector(f"{stem}.bias", n_out)
+        return Matrix(name, quant, self.gguf.address(name), n_in, n_out, bias)
 
-    def vector(self, name: str, n: int) -> Vector:
-        quant = self.take(name, (n,))
+    def norm(self, stem: str) -> Norm:
+        n = self.config.n_embd
+        return Norm(self.vector(f"{stem}.weight", n), self.optional_vector(f"{stem}.bias", n))
+
+    def optional_norm(self, stem: str) -> Norm | None:
+        return self.norm(stem) if self.has(stem) else None
+
+    def norm_unless_optional(self, blk: str, name: str) -> Norm | None:
+        optional = name in self.config.optional and not self.has(f"{blk}{name}")
+        return None if optional else self.norm(f"{blk}{name}")
+
+    def head_norm(self, stem: str, n_head: int) -> Vector | None:
+        """f32[n_head, head_dim], also where all heads share one; or f32[n_head * head_dim]."""
+        if not self.has(stem):
+            return None
+        name, head_dim = f"{stem}.weight", self.config.head_dim
+        shape = self.gguf.tensor(name).shape
+        if shape == (n_head * head_dim,) and n_head > 1:
+            return self.vector(name, *shape)
+        if len(shape) == 1:
+            return np.tile(self.vector(name, head_dim), (n_head, 1))
+        return self.vector(name, head_dim, n_head).reshape(n_head, head_dim)
+
+    def rope_factors(self, stem: str) -> Vector:
+        return self.vector(f"{stem}.weight", self.config.rope.n_rot // 2)
+
+    def vector(self, name: str, *shape: int) -> Vector:
+        quant = self.take(name, shape)
         blocks = self.gguf.bytes_of(name).view(quant.block)
-        return np.ascontiguousarray(quant.dequantize(blocks).reshape(-1))
+        return _padded(quant.dequantize(blocks).reshape(-1))
 
     def optional_vector(self, name: str, n: int) -> Vector | None:
         return self.vector(name, n) if name in self.gguf.tensors else None
@@ -162,3 +249,11 @@ class _Reader:
             )
         self.unread.discard(name)
         return quant_type(tensor.ggml_type, name)
+
+
+def _padded(vector: Vector) -> Vector:
+    """A copy of f32[n] in memory that kernels may read up to the next multiple of _PADDING."""
+    n = len(vector)
+    memory = np.zeros((n + _PADDING - 1) // _PADDING * _PADDING, np.float32)
+    memory[:n] = vector
+    return memory[:n]

@@ -1,24 +1,32 @@
 """Worker: the one thread that runs requests in bounded steps, and its door for all other threads.
 
 While it lives nobody else touches the model and its chats. It hears of requests through `submit`
-and tells of them through their on_event. Who comes first is the scheduler's, which pages are kept
-the cache's; whether a request makes sense was checked before.
+and tells of them through their on_event. Who comes first is the scheduler's, what a step does the
+runner's, which pages are kept the cache's; whether a request makes sense was checked before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Ids
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TypeVar
 
-from engine.chat import Chat, n_pages, next_of
+from engine.chat import n_pages
 from engine.chat_cache import ChatCache, NoRoom
-from engine.errors import EngineClosed, EngineError, EngineFailed, OutOfMemory
-from engine.generation import Difference, Estimate, Generation, Phase, Progress
+from engine.errors import EngineClosed, EngineFailed, OutOfMemory
+from engine.estimator import Estimator
+from engine.generation import Estimate, Generation, Phase, Progress
 from engine.kv_cache import PagePool
 from engine.model import Cancelled, Model
+from engine.orphans import Orphans
+from engine.pressure import Level
+from engine.runner import Runner
 from engine.scheduler import Scheduler, Step
 from engine.sequence import Interruption, Sequence
 from engine.speed import Speed
@@ -26,9 +34,7 @@ from engine.tokenizer import Tokenizer
 
 log = logging.getLogger("rushlight.engine")
 
-_SCORE_BYTES = 1 << 24  # of logits at once, when all are wanted: they grow with the vocabulary
-_OTHERS_WAIT_S = 0.5  # for how long a chunk of one prompt may hold up other replies
-_LEAST_CHUNK = 32  # tokens: smaller ones read the weights too often
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,7 @@ class TimeLimits:
 
     queue_s: float = 0.0  # until its prompt is being read
     request_s: float = 0.0  # until its end
+    linger_s: float = 0.0  # after its client has left
 
 
 class Worker:
@@ -54,10 +61,18 @@ class Worker:
     ) -> None:
         self._model, self._cache, self._pool, self._tokenizer = model, cache, pool, tokenizer
         self._scheduler, self._n_ctx, self._limits = scheduler, n_ctx, limits
+        self._orphans = Orphans(limits.linger_s)
+        self._to_prepare: list[int] = []  # to be read while there is nothing else to do
+        self._is_preparing = False
         self._speed = Speed()
+        self._estimator = Estimator(scheduler, cache, self._speed)
+        self._runner = Runner(model, cache, tokenizer, self._speed)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # something to do, or closing
         self._step: Step | None = None  # the one that is run now
+        self._errands: list[Callable[[], None]] = []
+        self._is_short = False  # of memory: requests are refused
+        self._idle_since = time.monotonic()
         self._closing = False
         self._failure: EngineFailed | None = None
         self._thread = threading.Thread(target=self._serve, name="rushlight-engine", daemon=True)
@@ -68,24 +83,83 @@ class Worker:
     def submit(self, generation: Generation) -> Generation:
         """Queue a request. Raises QueueFull, EngineClosed, EngineFailed or InvalidRequest."""
         sequence = Sequence(generation, self._tokenizer, self._n_ctx)
-        sequence.work_s = self._speed.prefill_s(self._n_to_read(sequence)) or 0.0
+        sequence.work_s = self._estimator.read_s(sequence)
+        needless: list[Sequence] = []
+        with self._lock:
+            self._refuse_if_over()
+            if self._is_short:
+                raise OutOfMemory("this machine has too little memory left; try again later")
+            joined = self._orphans.same_as(generation)
+            if joined:
+                sequence = joined
+                joined.generation.disown()
+                self._orphans.remove(joined)
+                self._errands.append(lambda: joined.report_to(generation))
+            else:
+                needless = self._scheduler.replaced_by(generation.options.replaces_key)
+                for old in needless:
+                    self._scheduler.remove(old)
+                self._scheduler.add(sequence, self._estimator.retry_after_s)
+            orphans = self._orphans.take_all()
+            self._wake()
         generation._progress = lambda: self._progress(sequence)
         generation._on_cancel = lambda: self._interrupt(sequence, Interruption.CANCELLED)
-        with self._lock:
-            if self._failure:
-                raise EngineFailed(*self._failure.args)  # raised anew: each has its own traceback
-            if self._closing:
-                raise EngineClosed("the engine is closed")
-            replaced = self._scheduler.replaced_by(generation.options.replaces_key)
-            for old in replaced:
-                self._scheduler.remove(old)
-            self._scheduler.add(sequence, self._retry_after_s)
-            self._changed.notify()
-        for old in replaced:
+        if self._orphans.linger_s:
+            generation._on_leave = lambda: self._leave(sequence)
+        if generation.cancelled:  # by another thread, before it could be heard
+            generation.cancel()
+        for old in needless:
             old.interrupt(Interruption.REPLACED)
             self._report_early_end(old)
-        self._set_timers(sequence)
+        for orphan in orphans:
+            self._interrupt(orphan, Interruption.CANCELLED)
+        if not joined:
+            self._set_timers(sequence)
         return generation
+
+    def call(self, errand: Callable[[], T]) -> Future[T]:
+        """Have the engine thread do something between two steps. Raises what `submit` raises; the
+        future, what the errand raises.
+        """
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(errand())
+            except Exception as error:
+                done.set_exception(error)
+
+        with self._lock:
+            self._refuse_if_over()
+            self._errands.append(run)
+            self._wake()
+        return done
+
+    def prepare(self, ids: Ids[int]) -> None:
+        """Read the beginning of a prompt that is going to come, while there is nothing else to do.
+
+        The latest one counts. Never raises: nothing is lost but time.
+        """
+
+        def set_ids() -> None:
+            self._to_prepare = list(ids[: self._n_ctx - 1])
+
+        with contextlib.suppress(EngineClosed, EngineFailed):
+            self.call(set_ids)
+
+    def relieve(self, level: Level, n_bytes: int) -> None:
+        """Memory is short (or no more): let idle chats leave, and keep the cache from growing."""
+
+        def shrink() -> None:
+            self._pool.limit = self._pool.n_pages
+            if level:
+                self._cache.evict(n_bytes)
+                least = 0 if level is Level.CRITICAL else n_pages(self._n_ctx)
+                self._pool.limit = max(self._pool.n_used, least)
+
+        self._is_short = level is Level.CRITICAL
+        with contextlib.suppress(EngineClosed, EngineFailed):
+            self.call(shrink)
 
     @property
     def n_waiting(self) -> int:
@@ -95,6 +169,11 @@ class Worker:
     @property
     def n_running(self) -> int:
         return len(self._scheduler.running)
+
+    @property
+    def idle_s(self) -> float:
+        """For how long nothing has run; 0 while something does."""
+        return 0.0 if self._scheduler.running else time.monotonic() - self._idle_since
 
     @property
     def speed(self) -> Speed:
@@ -107,28 +186,50 @@ class Worker:
 
     def estimate(self, prompt_ids: Ids[int], n_max: int) -> Estimate:
         """What a request would cost if it came now."""
-        n_cached = self._cache.longest_prefix(prompt_ids)[1]
         with self._lock:
             ahead = [*self._scheduler.running, *self._scheduler.waiting]
-        return Estimate(
-            n_prompt=len(prompt_ids),
-            n_cached=n_cached,
-            n_ahead=len(ahead),
-            queue_s=self._queue_s(ahead),
-            prefill_s=self._speed.prefill_s(len(prompt_ids) - n_cached),
-            decode_s=self._speed.decode_s(n_max),
-        )
+        return self._estimator.of_prompt(prompt_ids, n_max, ahead)
 
     def close(self, timeout_s: float) -> bool:
         """Cancel all requests and end the thread. Returns whether it has ended. Idempotent."""
         with self._lock:
             self._closing = True
             sequences = [*self._scheduler.waiting, *self._scheduler.running]
-            self._changed.notify()
+            self._wake()
         for sequence in sequences:
-            sequence.generation.cancel()
+            self._interrupt(sequence, Interruption.CANCELLED)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    def _refuse_if_over(self) -> None:
+        if self._failure:
+            raise EngineFailed(*self._failure.args)  # raised anew: each has its own traceback
+        if self._closing:
+            raise EngineClosed("the engine is closed")
+
+    def _wake(self) -> None:
+        """There is something to do that comes before any preparation."""
+        self._changed.notify()
+        if self._is_preparing:
+            self._model.batch.cancel()
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Its client is gone: let it go on for a while, if nobody else wants the machine."""
+        with self._lock:
+            is_alone = [sequence] == [*self._scheduler.running, *self._scheduler.waiting]
+            if is_alone:
+                self._orphans.add(sequence)
+        if not is_alone:
+            sequence.generation.cancel()
+            return
+
+        def end() -> None:
+            with self._lock:
+                is_orphan = self._orphans.remove(sequence)
+            if is_orphan:
+                self._interrupt(sequence, Interruption.CANCELLED)
+
+        sequence.set_timer(self._orphans.linger_s, end)
 
     def _interrupt(self, sequence: Sequence, why: Interruption) -> None:
         """End a request early: at once while it waits, else as soon as its step can be left."""
@@ -159,54 +260,21 @@ class Worker:
         if total_s:
             sequence.set_timer(total_s, lambda: self._interrupt(sequence, Interruption.TIMEOUT))
 
-    # --- how long it takes ----------------------------------------------------------------------
-
     def _progress(self, sequence: Sequence) -> Progress:
         with self._lock:
             ahead = self._scheduler.ahead_of(sequence)
-            step = self._step
-        is_reading = bool(step and step.is_prefill and sequence in step.sequences)
-        n_in_chunk = int(sequence.n_reading * self._model.fraction_done) if is_reading else 0
-        queue_s = prefill_s = None
-        if sequence.phase is Phase.QUEUED:
-            queue_s = self._queue_s(ahead)
-        if sequence.phase in (Phase.QUEUED, Phase.PREFILL):
-            prefill_s = self._speed.prefill_s(self._n_to_read(sequence) - n_in_chunk)
-        return sequence.progress(len(ahead), n_in_chunk, queue_s, prefill_s)
-
-    def _n_to_read(self, sequence: Sequence) -> int:
-        """Tokens that are not in the cache."""
-        if sequence.chat is not None:
-            return sequence.n_left
-        return len(sequence.ids) - self._cache.longest_prefix(sequence.ids)[1]
-
-    def _queue_s(self, ahead: list[Sequence]) -> float | None:
-        """Seconds until those ahead leave a place."""
-        if len(ahead) < self._scheduler.max_running:
-            return 0.0
-        work = [self._rest_s(sequence) for sequence in ahead]
-        known = [seconds for seconds in work if seconds is not None]
-        return sum(known) / self._scheduler.max_running if len(known) == len(work) else None
-
-    def _rest_s(self, sequence: Sequence) -> float | None:
-        n_max = sequence.n_max - sequence.n_decoded
-        n_to_write = self._speed.usual_reply(n_max, sequence.n_decoded)
-        return self._speed.work_s(self._n_to_read(sequence), n_to_write)
-
-    def _retry_after_s(self) -> float:
-        """Until a place in the queue is likely to be free: when the first running one ends."""
-        running = self._scheduler.running or self._scheduler.waiting
-        rests = [self._rest_s(sequence) for sequence in running]
-        return max(1.0, min((s for s in rests if s is not None), default=1.0))
+        return self._estimator.progress(sequence, ahead, self._model.fraction_done)
 
     # --- the engine thread ----------------------------------------------------------------------
 
     def _serve(self) -> None:
         try:
             while self._wait_for_work():
+                self._run_errands()
                 self._end_interrupted()
                 self._admit()
-                self._run_step()
+                if not self._run_step():
+                    self._prepare_a_little()
         except BaseException as error:  # whatever it is, someone waits to be told
             log.exception("the engine thread stopped")
             self._fail(EngineFailed(f"the engine stopped on an internal error: {error!r}"))
@@ -215,9 +283,17 @@ class Worker:
         """Returns False when the engine closes."""
         scheduler = self._scheduler
         with self._lock:
-            while not (scheduler.running or scheduler.waiting or self._closing):
+            while not (scheduler.running or scheduler.waiting or self._errands):
+                if self._closing:
+                    return False
+                if self._to_prepare:
+                    break
                 self._changed.wait()
-            return bool(scheduler.running or scheduler.waiting)
+            return True
+
+    def _run_errands(self) -> None:
+        while self._errands:
+            self._errands.pop(0)()
 
     def _end_interrupted(self) -> None:
         for sequence in [s for s in self._scheduler.running if s.interruption]:
@@ -238,7 +314,7 @@ class Worker:
                 self._cache.close(paused.pause())
             if not started:
                 return
-            self._open(started)
+            self._runner.open(started)
 
     def _has_place(self) -> bool:
         first, running = self._scheduler.first_waiting(), self._scheduler.running
@@ -250,27 +326,16 @@ class Worker:
         needed = sum(n_pages(len(sequence.ids)) + 1 for sequence in (*running, first))
         return needed <= self._pool.limit
 
-    def _open(self, sequence: Sequence) -> None:
-        parting = self._cache.parting(sequence.ids) if not sequence.n_decoded else None
-        if parting:
-            decode = self._tokenizer.decode
-            sequence.generation.difference = Difference(
-                parting.at, decode(parting.cached_ids), decode(parting.prompt_ids)
-            )
-        sequence.run_on(self._cache.open(sequence.cacheable_ids))
-
-    def _run_step(self) -> None:
+    def _run_step(self) -> bool:
+        """Returns False when nothing runs."""
         with self._lock:
             step = self._step = self._scheduler.next_step()
             if step is None:
-                return
+                return False
             self._model.batch.allow()
             self._leave_step()  # when all were interrupted meanwhile
         try:
-            if step.is_prefill:
-                self._prefill(step.sequences[0], step.others_wait)
-            else:
-                self._decode(step.sequences)
+            self._runner.run(step)
         except Cancelled:
             pass  # their interruption ends them
         except NoRoom:
@@ -278,48 +343,26 @@ class Worker:
         finally:
             with self._lock:
                 self._step = None
-
-    def _prefill(self, sequence: Sequence, others_wait: bool) -> None:
-        """Read a chunk of the prompt: all but its last token, which is read as decoding reads."""
-        chat = _chat(sequence)
-        n = min(sequence.n_left - 1, self._model.max_rows)
-        if others_wait:
-            n = min(n, max(_LEAST_CHUNK, self._speed.prefill_tokens_in(_OTHERS_WAIT_S)))
-        is_scored = sequence.is_scored
-        if not is_scored:
-            n = min(n, max(_SCORE_BYTES // (4 * self._tokenizer.n_vocab), 1))
-        first = len(chat.ids)
-        self._cache.make_room([chat], n, len(sequence.ids))
-        self._model.batch.rewind()
-        sequence.n_reading = n
-        start = time.perf_counter()
-        try:
-            chunk = sequence.ids[first : first + n]
-            if is_scored:
-                chat.prefill(chunk, want_logits=False)
-            else:
-                sequence.score(first, chat.score(chunk)[:, : self._tokenizer.n_vocab])
-        finally:
-            sequence.n_reading = 0
-        if is_scored:
-            self._speed.note_prefill(n, time.perf_counter() - start)
-        sequence.n_prefilled = max(sequence.n_prefilled, len(chat.ids))
-
-    def _decode(self, sequences: tuple[Sequence, ...]) -> None:
-        """The next token of each."""
-        chats = [_chat(sequence) for sequence in sequences]
-        self._cache.make_room(chats, 1, max(len(sequence.ids) for sequence in sequences))
-        start = time.perf_counter()
-        logits = next_of(chats, [sequence.ids[-1] for sequence in sequences])
-        self._speed.note_decode(time.perf_counter() - start)
-        for i, sequence in enumerate(sequences):
-            sequence.n_prefilled = len(sequence.prompt_ids)
-            try:
-                sequence.choose(logits[i, : self._tokenizer.n_vocab])
-            except EngineError as error:  # this request's own: no token may be chosen
-                sequence.fail(error)
+        for sequence in step.sequences:
             if sequence.phase is Phase.DONE:
                 self._end(sequence)
+        return True
+
+    def _prepare_a_little(self) -> None:
+        """One chunk of the prompt that is going to come."""
+        with self._lock:
+            if not self._to_prepare or self._scheduler.waiting or self._errands or self._closing:
+                return
+            self._is_preparing = True
+            self._model.batch.allow()
+        try:
+            if not self._runner.prepare(self._to_prepare):
+                self._to_prepare = []
+        except Cancelled:
+            pass  # later
+        finally:
+            with self._lock:
+                self._is_preparing = False
 
     def _make_way(self) -> None:
         """Pages ran out: the last of the running ones waits until there are more."""
@@ -330,13 +373,14 @@ class Worker:
                 self._scheduler.pause(last)
         if is_alone:
             last.fail(OutOfMemory("this machine has too little memory left for the chat"))
-            self._end(last)
         else:
             self._cache.close(last.pause())
 
     def _end(self, sequence: Sequence) -> None:
         with self._lock:  # first: who hears the last event may cancel, or ask for more
             self._scheduler.end(sequence)
+            self._orphans.remove(sequence)
+        self._idle_since = time.monotonic()
         if sequence.chat is not None:
             self._cache.close(sequence.chat)
             sequence.chat = None
@@ -350,12 +394,8 @@ class Worker:
             victims = [*self._scheduler.running, *self._scheduler.waiting]
             self._scheduler.running.clear()
             self._scheduler.waiting.clear()
+        self._run_errands()  # whoever waits for one, or has joined a request
         for sequence in victims:
             if sequence.phase is not Phase.DONE:
                 sequence.fail(failure)
                 sequence.report_last()
-
-
-def _chat(sequence: Sequence) -> Chat:
-    assert sequence.chat is not None, "a request that waits is not stepped"
-    return sequence.chat

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from server import docs, models
+from server import docs, models, slots
 from server.anthropic import messages
 from server.config import AppConfig
 from server.errors import ApiError
@@ -40,7 +40,7 @@ def create_app(config: AppConfig, loader: EngineLoader) -> FastAPI:
     app.state.services = Services(config, loader, config.sampling.to_sampling_params(), metrics)
     app.include_router(models.router)
     app.include_router(docs.router)
-    for part in (chat, input_tokens, text, messages, routes, *OLLAMA):
+    for part in (chat, input_tokens, text, routes, messages, *OLLAMA, slots):
         app.include_router(part.router)
     # Only what FastAPI itself raises: all else passes up to the middleware, which answers it.
     app.add_exception_handler(HTTPException, _no_such_route)

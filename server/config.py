@@ -112,8 +112,17 @@ class EngineSection(EngineSettings):
 class CacheSection(EngineSettings):
     """[cache]: the chats that need not be read again."""
 
-    engine_names: ClassVar = {"memory": "cache_bytes"}
+    engine_names: ClassVar = {
+        "memory": "cache_bytes",
+        "disk": "disk_bytes",
+        "folder": "disk_folder",
+    }
     memory: Bytes = _engine["cache_bytes"]
+    kv_type: str = _engine["kv_type"]
+    disk: Bytes = _engine["disk_bytes"]
+    folder: str = _engine["disk_folder"]
+    saved_folder: str = _engine["saved_folder"]
+    prepare_next_turn: bool = _engine["prepare_next_turn"]
 
 
 class SchedulerSection(EngineSettings):
@@ -136,6 +145,7 @@ class RequestSection(EngineSettings):
 
     engine_names: ClassVar = {"timeout_s": "request_timeout_s"}
     timeout_s: float = _engine["request_timeout_s"]
+    linger_s: float = _engine["linger_s"]
     context_policy: str = _engine["context_policy"]
 
 

@@ -6,6 +6,7 @@ log and does not know how a reply is sent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -15,13 +16,16 @@ from engine import (
     EngineClosed,
     EngineFailed,
     InvalidRequest,
+    OutOfMemory,
     QueueFull,
+    Replaced,
+    TimedOut,
 )
 from server.schema import Error, ErrorBody
 from server.wire_object import WireObject
 
-RETRY_QUEUE_FULL_S = 5  # a guess: on the machine in mind a short reply takes about this long
 RETRY_LOADING_S = 1
+RETRY_OUT_OF_MEMORY_S = 30  # a guess: nobody knows when other programs give memory back
 
 # Exception -> (status, type, code). The first match wins, so subclasses come first.
 ENGINE_ERRORS: tuple[tuple[type[Exception], int, str, str | None], ...] = (
@@ -29,6 +33,9 @@ ENGINE_ERRORS: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (ChatTemplateError, 400, "invalid_request_error", "chat_template_error"),
     (InvalidRequest, 400, "invalid_request_error", None),
     (QueueFull, 429, "rate_limit_error", "queue_full"),
+    (Replaced, 409, "invalid_request_error", "replaced"),
+    (TimedOut, 504, "server_error", "timeout"),
+    (OutOfMemory, 503, "server_error", "out_of_memory"),
     (EngineClosed, 503, "server_error", "server_closing"),
     (EngineFailed, 500, "server_error", "engine_failed"),
 )
@@ -102,7 +109,7 @@ def api_error(error: Exception, request_id: str) -> ApiError:
                 type=type_,
                 param=getattr(error, "param", None),
                 code=code,
-                headers={"Retry-After": str(RETRY_QUEUE_FULL_S)} if status == 429 else None,
+                headers=_retry_after(error),
             )
     return ApiError(
         500,
@@ -110,6 +117,15 @@ def api_error(error: Exception, request_id: str) -> ApiError:
         type="server_error",
         code="internal_error",
     )
+
+
+def _retry_after(error: Exception) -> dict[str, str]:
+    """When to come again, in whole seconds, where that makes sense."""
+    if isinstance(error, QueueFull):
+        return {"Retry-After": str(math.ceil(error.retry_after_s))}
+    if isinstance(error, OutOfMemory):
+        return {"Retry-After": str(RETRY_OUT_OF_MEMORY_S)}
+    return {}
 
 
 def is_unexpected(error: Exception) -> bool:

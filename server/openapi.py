@@ -18,11 +18,13 @@ from server.schema import Error
 # What any route that reads a body and asks the engine may answer; why is in errors.py.
 ERRORS: Final = {
     400: "The request is wrong, or asks for what is not supported; the message names the field.",
+    409: "A newer request has taken its place.",
     413: "The body is too large.",
     415: "The body is encoded.",
     429: "Too many requests wait; Retry-After says when to try again.",
     500: "The engine failed.",
-    503: "The model is still loading, or the server is closing.",
+    503: "The model is still loading, the server is closing, or memory is short.",
+    504: "Its time was up before the reply began.",
 }
 
 _REF: Final = "#/components/schemas/{model}"

@@ -91,7 +91,7 @@ class Reply:
     def cancel(self) -> None:
         """Stop all that still runs. Idempotent, and never waits."""
         for generation in self._generations:
-            generation.cancel()
+            generation.leave()
 
     def progress(self) -> tuple[int, Progress]:
         """Index and progress of the first generation that has not ended, or of the last."""

@@ -87,6 +87,12 @@ def _token(text: str, script: Script, n_probs: int | None) -> Token:
     return Token(token_id, text, script.logprob, top)
 
 
+def _first_stop(script: Script, params: SamplingParams) -> str | None:
+    """The stop string that stands first in the reply."""
+    text = "".join(script.pieces)
+    return min((stop for stop in params.stop if stop in text), key=text.find, default=None)
+
+
 class FakeTemplate:
     source = "{{ messages }}"
 
@@ -314,7 +320,7 @@ class FakeEngine:
                 return self._stopped(job, start)
             job.n_prefilled += 1
         job.enter(Phase.DECODE)
-        reason, tail = FinishReason.LENGTH, ""
+        reason, tail, stop_string = FinishReason.LENGTH, "", None
         for text in self._visible(script, generation.params):
             if job.n_decoded == generation.params.max_tokens:
                 break
@@ -325,9 +331,10 @@ class FakeEngine:
             job.n_decoded += 1
             if text is None:  # the end-of-generation token
                 reason, tail = FinishReason.STOP, script.tail
+                stop_string = _first_stop(script, generation.params)
                 break
             generation.on_event(_token(text, script, generation.params.n_probs))
-        return self._finished(job, reason, tail, start)
+        return self._finished(job, reason, tail, start, stop_string)
 
     def _visible(self, script: Script, params: SamplingParams) -> Iterator[str | None]:
         """Texts of the tokens up to a stop string, then None."""
@@ -344,25 +351,21 @@ class FakeEngine:
             sent += len(piece)
         yield None
 
-    def _stop_string(self, job: _Job) -> str | None:
-        """The one that stands first in the reply."""
-        prompt = _text(job.generation.prompt_ids)
-        script = self.script(prompt) if callable(self.script) else self.script
-        text = "".join(script.pieces)
-        found = [stop for stop in job.generation.params.stop if stop in text]
-        return min(found, key=text.find, default=None)
-
     def _stopped(self, job: _Job, start: float) -> Event:
         if self._fatal:
             return Failed(self._fatal)
         return self._finished(job, FinishReason.CANCELLED, "", start)
 
-    def _finished(self, job: _Job, reason: FinishReason, tail: str, start: float) -> Finished:
+    def _finished(
+        self,
+        job: _Job,
+        reason: FinishReason,
+        tail: str,
+        start: float,
+        stop_string: str | None = None,
+    ) -> Finished:
         n_prompt = len(job.generation.prompt_ids)
         timings = Timings(0.0, 0.002, max(time.monotonic() - start, 0.001))
-        stop_string = None
-        if reason is FinishReason.STOP:
-            stop_string = self._stop_string(job)
         return Finished(
             reason, tail, n_prompt, job.n_cached, job.n_decoded, timings, stop_string=stop_string
         )

@@ -52,7 +52,7 @@ def golden_models() -> Iterator[Any]:
 def golden(request: pytest.FixtureRequest) -> Iterator[Golden]:
     path = ROOT / "models" / MODELS[request.param]
     data = json.loads((ROOT / f"tests/golden/{request.param}.json").read_text())
-    with Engine(EngineConfig(path, n_ctx=1024, n_threads=2)) as engine:
+    with Engine(EngineConfig(path, disk_bytes=0, n_ctx=1024, n_threads=2)) as engine:
         yield Golden(engine, data, path)
 
 

@@ -80,7 +80,7 @@ def test_rope_turns_consecutive_pairs_as_complex_numbers() -> None:
     x = rng.standard_normal((5, 3, 8)).astype(np.float32)
     angles = rng.uniform(0, 6, (5, 1, 4)).astype(np.float32)
     expected = x.view(np.complex64) * np.exp(1j * angles)
-    rotated = ROTATE["llama"](x, np.cos(angles), np.sin(angles))
+    rotated = ROTATE["neighbours"](x, np.cos(angles), np.sin(angles))
     np.testing.assert_allclose(rotated.view(np.complex64), expected, atol=1e-6)
 
 

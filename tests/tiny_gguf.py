@@ -1,14 +1,15 @@
 """Writes tiny random GGUF models, a few hundred kilobytes each, for tests.
 
 Weights are random but sized like a trained model's, so that activations stay near 1 and logits
-differ by a few units. The same TinyModel always gives the same bytes. Written by the `gguf` package
-alone: nothing here comes from the engine, which is what these files test.
+differ by a few units. The same TinyModel always gives the same weights, whatever the version of
+NumPy: golden data (tests/golden/architectures) depend on it. Written by the `gguf` package alone:
+nothing here comes from the engine, which is what these files test.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType as T
-from gguf import GGUFWriter, RopeScalingType, TokenType, quants
+from gguf import GGUFValueType, GGUFWriter, RopeScalingType, TokenType, quants
 from gguf.constants import GGML_QUANT_SIZES
 
 # The vocabulary: three specials, byte b as token FIRST_BYTE + b, a token per merge, then fillers.
@@ -74,9 +75,21 @@ class TinyModel:
     add_bos: bool = False
     chat_template: str | None = CHATML_TEMPLATE
     seed: int = 0
-    qkv_bias: bool = False  # Qwen2's
-    gemma: bool = False  # norms of q and k heads and of what a block adds
     window: int | None = None  # sliding_window
+    keys: Mapping[str, Any] = field(default_factory=dict)  # more metadata: {"logit_scale": 0.5}
+    layer_norm: bool = False  # norms that subtract the mean have another key for their epsilon
+    biases: Sequence[str] = ()  # tensors that have a bias too: "attn_q", "ffn_norm", "output"
+    fused: Sequence[str] = ()  # "attn_qkv": one tensor for q, k, v; "ffn_up": gate above up
+    without: Sequence[str] = ()  # tensors left out: "attn_norm", "ffn_norm", "ffn_gate"
+    post_norms: bool = False  # norms of what a block adds
+    head_norms: str | None = None  # of q and k: one for all "head"s, one for "each" head, the "row"
+    long_rope: bool = False  # rope_factors_long and rope_factors_short
+
+    @classmethod
+    def from_json(cls, options: Mapping[str, Any]) -> TinyModel:
+        """A model whose types are given by name, as golden files do."""
+        types = {name: T[kind] for name, kind in options.get("types", {}).items()}
+        return cls(**{**options, "type": T[options.get("type", "F32")], "types": types})
 
     @property
     def kv_heads(self) -> int:
@@ -105,8 +118,34 @@ def write_tiny_gguf(path: Path, model: TinyModel | None = None, **options: Any) 
     return path
 
 
+class StableRandom:
+    """Random numbers that no version of NumPy changes: only the raw bits are NumPy's."""
+
+    def __init__(self, seed: int) -> None:
+        self._bits = np.random.PCG64(seed)
+
+    def _u16(self, n: int) -> npt.NDArray[np.uint16]:
+        return self._bits.random_raw((n + 3) // 4).astype("<u8").view("<u2")[:n]
+
+    def standard_normal(self, shape: int | tuple[int, ...]) -> npt.NDArray[np.float64]:
+        """Nearly normal: sums of four uniform numbers, with their variance made 1."""
+        n = int(np.prod(shape))
+        sums = self._u16(4 * n).reshape(n, 4).sum(axis=1, dtype=np.float64) - 2 * 65535
+        return (sums / np.sqrt((65536.0**2 - 1) / 3)).reshape(shape)
+
+    def uniform(
+        self, low: float, high: float, shape: int | tuple[int, ...]
+    ) -> npt.NDArray[np.float64]:
+        n = int(np.prod(shape))
+        return (low + (high - low) * (self._u16(n) / 65536.0)).reshape(shape)
+
+    def bytes(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+        n = int(np.prod(shape))
+        return self._u16((n + 1) // 2).view(np.uint8)[:n].reshape(shape).copy()
+
+
 def random_rows(
-    rng: np.random.Generator, n_rows: int, n_in: int, std: float, ggml_type: T
+    rng: StableRandom, n_rows: int, n_in: int, std: float, ggml_type: T
 ) -> npt.NDArray[Any]:
     """A random matrix as stored: f32[n_rows, n_in], f16[n_rows, n_in] or u8[n_rows, n_bytes]."""
     if ggml_type not in RANDOM_BLOCKS:
@@ -118,7 +157,7 @@ def random_rows(
         raise ValueError(
             f"rows of {n_in} do not divide into {ggml_type.name} blocks of {block_size}"
         )
-    blocks = rng.integers(0, 256, (n_rows * (n_in // block_size), block_bytes), dtype=np.uint8)
+    blocks = rng.bytes((n_rows * (n_in // block_size), block_bytes))
     spread = rng.uniform(0.5, 1.5, (len(blocks), 1))
 
     def set_scales(scale: float) -> None:
@@ -140,7 +179,10 @@ def _add_metadata(writer: GGUFWriter, model: TinyModel) -> None:
     writer.add_embedding_length(model.n_embd)
     writer.add_feed_forward_length(model.n_ff)
     writer.add_head_count(model.n_head)
-    writer.add_layer_norm_rms_eps(model.rms_eps)
+    if model.layer_norm:
+        writer.add_layer_norm_eps(model.rms_eps)
+    else:
+        writer.add_layer_norm_rms_eps(model.rms_eps)
     writer.add_vocab_size(model.n_vocab)
     if model.n_head_kv is not None:
         writer.add_head_count_kv(model.n_head_kv)
@@ -156,6 +198,10 @@ def _add_metadata(writer: GGUFWriter, model: TinyModel) -> None:
     if model.rope_scale is not None:
         writer.add_rope_scaling_type(RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(model.rope_scale)
+    for key, value in model.keys.items():
+        kind = GGUFValueType.get_type(value)
+        kind = GGUFValueType.UINT32 if kind == GGUFValueType.INT32 else kind
+        writer.add_key_value(f"{model.architecture}.{key}", value, kind)
 
 
 def _add_tokenizer(writer: GGUFWriter, model: TinyModel) -> None:
@@ -184,47 +230,71 @@ def _byte_alphabet() -> list[str]:
 
 
 def _add_tensors(writer: GGUFWriter, model: TinyModel) -> None:
-    rng = np.random.default_rng(model.seed)
+    rng = StableRandom(model.seed)
+    n_embd, n_ff, head_dim = model.n_embd, model.n_ff, model.head_size
+    n_q, n_kv = model.n_head * head_dim, model.kv_heads * head_dim
+    n_rows = model.n_vocab + model.n_padding
+
+    def bias(name: str, n: int) -> None:
+        if name.split(".")[-1] in model.biases:
+            writer.add_tensor(f"{name}.bias", (0.3 * rng.standard_normal(n)).astype(np.float32))
 
     def matrix(name: str, n_rows: int, n_in: int, std: float) -> None:
-        ggml_type = model.types.get(name.split(".")[-1], model.type)
+        stem = name.split(".")[-1]
+        if stem in model.without:
+            return
+        ggml_type = model.types.get(stem, model.type)
         data = random_rows(rng, n_rows, n_in, std, ggml_type)
         writer.add_tensor(f"{name}.weight", data, raw_dtype=ggml_type)
+        bias(name, n_rows)
 
     def vector(name: str, values: npt.NDArray[np.float64]) -> None:
         writer.add_tensor(f"{name}.weight", values.astype(np.float32))
 
-    def norm(name: str, n: int = model.n_embd) -> None:
-        vector(name, rng.uniform(0.5, 1.5, n))
+    def norm(name: str, *shape: int) -> None:
+        if name.split(".")[-1] in model.without:
+            return
+        vector(name, rng.uniform(0.5, 1.5, shape or (n_embd,)))
+        bias(name, n_embd)
 
-    def bias(name: str, n: int) -> None:
-        writer.add_tensor(f"{name}.bias", (0.3 * rng.standard_normal(n)).astype(np.float32))
+    def head_norm(name: str, n_head: int) -> None:
+        if model.head_norms == "head":
+            norm(name, head_dim)
+        elif model.head_norms == "each":
+            norm(name, n_head, head_dim)
+        elif model.head_norms == "row":
+            norm(name, n_head * head_dim)
 
-    n_embd, n_ff = model.n_embd, model.n_ff
-    n_q, n_kv = model.n_head * model.head_size, model.kv_heads * model.head_size
-    n_rows = model.n_vocab + model.n_padding
     matrix("token_embd", n_rows, n_embd, 2 * n_embd**-0.5)
     for i in range(model.n_layer):
         layer = f"blk.{i}."
         norm(layer + "attn_norm")
-        matrix(layer + "attn_q", n_q, n_embd, 1.5 * n_embd**-0.5)
-        matrix(layer + "attn_k", n_kv, n_embd, 1.5 * n_embd**-0.5)
-        matrix(layer + "attn_v", n_kv, n_embd, n_embd**-0.5)
+        if "attn_qkv" in model.fused:
+            matrix(layer + "attn_qkv", n_q + 2 * n_kv, n_embd, 1.5 * n_embd**-0.5)
+        else:
+            matrix(layer + "attn_q", n_q, n_embd, 1.5 * n_embd**-0.5)
+            matrix(layer + "attn_k", n_kv, n_embd, 1.5 * n_embd**-0.5)
+            matrix(layer + "attn_v", n_kv, n_embd, n_embd**-0.5)
+        head_norm(layer + "attn_q_norm", model.n_head)
+        head_norm(layer + "attn_k_norm", model.kv_heads)
         matrix(layer + "attn_output", n_embd, n_q, n_q**-0.5)
         norm(layer + "ffn_norm")
-        matrix(layer + "ffn_gate", n_ff, n_embd, n_embd**-0.5)
-        matrix(layer + "ffn_up", n_ff, n_embd, n_embd**-0.5)
+        if "ffn_up" in model.fused:
+            matrix(layer + "ffn_up", 2 * n_ff, n_embd, n_embd**-0.5)
+        else:
+            matrix(layer + "ffn_gate", n_ff, n_embd, n_embd**-0.5)
+            matrix(layer + "ffn_up", n_ff, n_embd, n_embd**-0.5)
         matrix(layer + "ffn_down", n_embd, n_ff, 2 * n_ff**-0.5)
-        if model.qkv_bias:
-            for name, n in (("attn_q", n_q), ("attn_k", n_kv), ("attn_v", n_kv)):
-                bias(layer + name, n)
-        if model.gemma:
-            norm(layer + "attn_q_norm", model.head_size)
-            norm(layer + "attn_k_norm", model.head_size)
+        if model.post_norms:
             norm(layer + "post_attention_norm")
             norm(layer + "post_ffw_norm")
     norm("output_norm")
     if not model.tied:
         matrix("output", n_rows, n_embd, 2 * n_embd**-0.5)
+    # 1 to 8, by sums and products alone: every library gives the same.
+    factors = 1 + 7 * (np.arange(model.rotated // 2) / (model.rotated // 2 - 1)) ** 2
     if model.rope_freqs:
-        vector("rope_freqs", np.geomspace(1.0, 8.0, model.rotated // 2))
+        vector("rope_freqs", factors)
+    if model.long_rope:
+        vector("rope_factors_long", factors)
+        vector("rope_factors_short", 1 + (factors - 1) / 32)

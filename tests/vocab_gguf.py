@@ -77,6 +77,39 @@ def write_vocab_gguf(
     return tokens
 
 
+def write_characters_gguf(
+    path: Path,
+    merges: Sequence[str],
+    special: Mapping[str, TokenType] | None = None,
+    *,
+    model: str = "gpt2",
+    pre: str | None = "gemma4",
+    add_bos: bool | None = None,
+) -> list[str]:
+    """Write a BPE vocabulary in characters, as Gemma 4's; returns the tokens: <s>, 256 bytes, the
+    characters of the merges, what they make, and the special ones.
+    """
+    halves = [merge.split(" ") for merge in merges]
+    texts = sorted({c for a, b in halves for c in a + b}) + ["".join(pair) for pair in halves]
+    types = {"<s>": TokenType.CONTROL}
+    types |= {f"<0x{byte:02X}>": TokenType.BYTE for byte in range(256)}
+    types |= dict.fromkeys(texts, TokenType.NORMAL) | dict(special or {})
+    writer = GGUFWriter(path, "llama")
+    writer.add_tokenizer_model(model)
+    if pre is not None:
+        writer.add_tokenizer_pre(pre)
+    writer.add_token_list(list(types))
+    writer.add_token_types(list(types.values()))
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(0)
+    if add_bos is not None:
+        writer.add_add_bos_token(add_bos)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return list(types)
+
+
 def write_sentencepiece_gguf(
     path: Path,
     pieces: Mapping[str, float],

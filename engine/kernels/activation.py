@@ -1,4 +1,4 @@
-"""Input rows of a matrix product as integers, and the kernels that make them.
+"""Input rows of a matrix product as integers, and the kernels that make them of activations.
 
 A row of n values (n a multiple of 32) is one run of memory. Its parts spare the products work: s
 and h are what an offset in the weights is multiplied with.
@@ -13,11 +13,18 @@ and h are what an offset in the weights is multiplied with.
         q  i16[n]        then d, s, h as above; the largest becomes 32767
 
     fine8  few rows for weights that must be unpacked fast (256 to a block): 8 bits, but a scale for
-           each 4, which loses a tenth of what a scale for each 32 does
-        q  i8[n]
-        d  f32[n / 4]
-        s  f32[n / 32]
+           each 8, which loses a fifth of what a scale for each 32 does
+        q  i8[n]         each 128 in the order drawn below
+        d  f32[n / 8]
+        s  f32[n / 32]   in their own order, as above
         h  f32[n / 16]
+
+           Of each 16 values, quarters 0 and 2 share a scale, and 1 and 3: that makes two steps of
+           an integer product add up in one lane. k.c is quarter c of the k-th 16 of 128:
+
+           q    0.0 0.1 4.0 4.1  1.0 1.1 5.0 5.1  2.0 2.1 6.0 6.1  3.0 3.1 7.0 7.1
+                0.2 0.3 4.2 4.3  1.2 1.3 5.2 5.3  2.2 2.3 6.2 6.3  3.2 3.3 7.2 7.3
+           d    one for each column
 
 Weight types share these forms, so ops that read the same input share its quantised form.
 
@@ -26,8 +33,6 @@ together they are worth 16 bits, at twice the arithmetic.
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
@@ -40,31 +45,29 @@ from engine.kernels.simd import (
     add,
     convert,
     div,
-    dot,
     exp,
-    f32x8,
+    f32x16,
     f32xL,
     fma,
-    i8x32,
+    i8x16,
     i8xL,
     i16xL,
-    i32x8,
+    i32x16,
     i32xL,
     larger,
     load,
+    lower,
     max_lanes,
     mul,
     nearest,
-    products,
     read_f32,
-    read_i32,
     shuffle,
     splat,
     stack,
     store,
     sub,
     sum_lanes,
-    total,
+    upper,
     write_f32,
     zeros,
 )
@@ -107,7 +110,7 @@ def q8_h(row, n):
 @inline
 def fine8_row_bytes(n):
     """Bytes of a row of n values in 8 bits with a scale for each 4."""
-    return 2 * n + n // 8 + n // 4
+    return n + n // 2 + n // 8 + n // 4
 
 
 @inline
@@ -119,29 +122,13 @@ def fine8_d(row, n):
 @inline
 def fine8_s(row, n):
     """Address of a fine8 row's scaled sums of 32."""
-    return row + 2 * n
+    return row + n + n // 2
 
 
 @inline
 def fine8_h(row, n):
     """Address of a fine8 row's scaled sums of 16."""
-    return row + 2 * n + n // 8
-
-
-@inline
-def dot_fine(sums, w, x, d, scale):
-    """sums + scale * (32 weights w, u8x32 of at most 128, times the 32 fine8 values at x), 8 lanes.
-
-    d: address of the eight scales of x; scale: f32x8.
-    """
-    count = convert(f32x8, dot(zeros(i32x8), w, load(i8x32, x)))
-    return fma(count, mul(load(f32x8, d), scale), sums)
-
-
-@inline
-def dot_group(sums, w, x, scale):
-    """sums + scale * (32 weights w, a WIDE tile, times the 32 q16 values at x), in f32xL."""
-    return fma(convert(f32xL, total(products(w, x))), scale, sums)
+    return row + n + n // 2 + n // 8
 
 
 @inline
@@ -173,32 +160,35 @@ def _quantise(x, n, row, first, last, kind, most):
         write_f32(s_at + i // 32 * 4, d * sum_32)
 
 
-# The largest of each four neighbouring lanes, by two exchanges; then one lane of each four.
-_SWAP_1 = Lanes(*[i ^ 1 for i in range(L)])
-_SWAP_2 = Lanes(*[i ^ 2 for i in range(L)])
-_EACH_4TH = Lanes(*range(0, L, 4))
+# The largest of the eight lanes that share a scale, by three exchanges; then one lane of each.
+_SWAP_1, _SWAP_2, _SWAP_8 = (Lanes(*[i ^ bit for i in range(16)]) for bit in (1, 2, 8))
+_ONE_OF_EACH = Lanes(0, 4)
 _TINY = np.float32(1e-30)  # so that a row of zeros has a scale
 
 
 @inline
 def _quantise_fine(x, n, row, first, last):
-    """Write values first..last (multiples of 32) of the n f32 at x into the fine8 row."""
+    """Write values first..last (multiples of 128) of the n f32 at x into the fine8 row."""
     d_at, s_at, h_at = fine8_d(row, n), fine8_s(row, n), fine8_h(row, n)
     for i in range(first, last, 32):
         sum_32 = ZERO
         for half in range(2):
-            sums = zeros(f32xL)
-            for k in range(i + 16 * half, i + 16 * half + 16, L):
-                v = load(f32xL, x + 4 * k)
-                peak = larger(absolute(v), splat(f32xL, _TINY))
-                peak = larger(peak, shuffle(peak, _SWAP_1))
-                peak = larger(peak, shuffle(peak, _SWAP_2))
-                q = nearest(mul(v, div(splat(f32xL, 127.0), peak)))
-                d = mul(peak, splat(f32xL, 1.0 / 127.0))
-                store(row + k, convert(i8xL, convert(i32xL, q)))
-                store(d_at + k, shuffle(d, _EACH_4TH))
-                sums = fma(q, d, sums)
-            sum_16 = sum_lanes(sums)
+            at = i + 16 * half
+            v = load(f32x16, x + 4 * at)
+            peak = larger(absolute(v), splat(f32x16, _TINY))
+            peak = larger(peak, shuffle(peak, _SWAP_1))
+            peak = larger(peak, shuffle(peak, _SWAP_2))
+            peak = larger(peak, shuffle(peak, _SWAP_8))
+            q = nearest(mul(v, div(splat(f32x16, 127.0), peak)))
+            d = mul(peak, splat(f32x16, 1.0 / 127.0))
+            k = at % 128 // 16
+            column = k % 4 * 4 + k // 4 * 2  # of the drawing above
+            q_bytes = convert(i8x16, convert(i32x16, q))
+            place = row + at // 128 * 128 + 4 * column
+            store(place, lower(q_bytes))
+            store(place + 64, upper(q_bytes))
+            store(d_at + at // 128 * 64 + 4 * column, shuffle(d, _ONE_OF_EACH))
+            sum_16 = sum_lanes(mul(q, d))
             sum_32 += sum_16
             write_f32(h_at + i // 16 * 4 + 4 * half, sum_16)
         write_f32(s_at + i // 32 * 4, sum_32)
@@ -232,7 +222,7 @@ def _quantise_many(op, x, row, first, last, planes):
 
 
 @inline
-def _quantise_for(op, rows, planes, x, row, first, last):
+def quantise(op, rows, planes, x, row, first, last):
     """Values first..last of row number `row` in all forms that the op's readers want."""
     if rows <= FEW:
         _quantise_few(op, x, row, first, last)
@@ -244,61 +234,6 @@ def _quantise_for(op, rows, planes, x, row, first, last):
 def n_planes(op, batch):
     """q8 rows for one row."""
     return max(fields(op).planes, fields(batch).planes)
-
-
-@inline
-def inverse_rms(x, n, eps):
-    """1 / rms of the n f32 at x, in all lanes."""
-    squares = zeros(f32xL)
-    for i in range(0, n, L):
-        v = load(f32xL, x + 4 * i)
-        squares = fma(v, v, squares)
-    return splat(f32xL, 1.0 / math.sqrt(sum_lanes(squares) / n + eps))
-
-
-@kernel
-def rms_norm(op, batch, thread, n_threads):
-    """Row by row x / rms(x) * weight, as f32 to out and as integers to q8, q16, fine8.
-
-    x: f32[rows, n_in], weight: f32[n_in]; an output of 0 is not wanted. With rows_out, row i of the
-    result is made of row row_out[i] of x.
-    """
-    o = fields(op)
-    n = o.n_in
-    rows, planes = n_rows(op, batch), n_planes(op, batch)
-    private = o.scratch + thread * o.scratch_bytes  # f32[n_in], where nobody wants the floats
-    while True:
-        row = take(op, 1)
-        if row >= rows:
-            break
-        source = row
-        if o.rows_out != 0:
-            source = read_i32(fields(batch).row_out + 4 * row)
-        x = o.x + 4 * n * source
-        inverse = inverse_rms(x, n, o.eps)
-        out = private if o.out == 0 else o.out + 4 * n * row
-        for i in range(0, n, L):
-            v = mul(load(f32xL, x + 4 * i), inverse)
-            store(out + 4 * i, mul(v, load(f32xL, o.weight + 4 * i)))
-        for i in range(0, n, SEGMENT):
-            _quantise_for(o, rows, planes, out, row, i, min(i + SEGMENT, n))
-
-
-@kernel
-def add_rms_norm(op, batch, thread, n_threads):
-    """out += x / rms(x) * weight, row by row. x, out: f32[rows, n_in]; weight: f32[n_in]."""
-    o = fields(op)
-    n = o.n_in
-    rows = n_rows(op, batch)
-    while True:
-        row = take(op, 1)
-        if row >= rows:
-            break
-        x, out = o.x + 4 * n * row, o.out + 4 * n * row
-        inverse = inverse_rms(x, n, o.eps)
-        for i in range(0, n, L):
-            v = mul(mul(load(f32xL, x + 4 * i), inverse), load(f32xL, o.weight + 4 * i))
-            store(out + 4 * i, add(load(f32xL, out + 4 * i), v))
 
 
 @inline
@@ -316,8 +251,23 @@ def _gelu(v):
 
 
 @inline
-def _activate_mul(op, batch, gelu):
-    """x = activation(x) * y in place, and as integers to q8, q16, fine8 (0 = not wanted)."""
+def _relu_squared(v):
+    """max(v, 0)^2."""
+    positive = larger(v, zeros(f32xL))
+    return mul(positive, positive)
+
+
+@inline
+def soft_capped(v, cap, inverse):
+    """cap * tanh(v / cap), with tanh u = 1 - 2 / (e^2u + 1). cap, inverse = 1 / cap: all lanes."""
+    one = splat(f32xL, 1.0)
+    u = mul(v, inverse)
+    return mul(cap, sub(one, div(splat(f32xL, 2.0), add(exp(add(u, u)), one))))
+
+
+@inline
+def _activate(op, batch, function):
+    """x = function(x) * y in place (y: 0 = not gated), and as integers to q8, q16, fine8."""
     o = fields(op)
     n = o.n_in
     segments = (n + SEGMENT - 1) // SEGMENT
@@ -329,24 +279,51 @@ def _activate_mul(op, batch, gelu):
         row = item // segments
         first = item % segments * SEGMENT
         last = min(first + SEGMENT, n)
-        gate, up = o.x + 4 * n * row, o.y + 4 * n * row
-        for i in range(first, last, L):
-            g = load(f32xL, gate + 4 * i)
-            activated = _gelu(g) if gelu else _silu(g)
-            store(gate + 4 * i, mul(activated, load(f32xL, up + 4 * i)))
-        _quantise_for(o, rows, planes, gate, row, first, last)
+        x, y = o.x + 4 * n * row, o.y + 4 * n * row
+        if o.y != 0:
+            for i in range(first, last, L):
+                v = function(load(f32xL, x + 4 * i))
+                store(x + 4 * i, mul(v, load(f32xL, y + 4 * i)))
+        else:
+            for i in range(first, last, L):
+                store(x + 4 * i, function(load(f32xL, x + 4 * i)))
+        quantise(o, rows, planes, x, row, first, last)
 
 
 @kernel
-def silu_mul(op, batch, thread, n_threads):
-    """x = silu(x) * y, x (gate) and y (up): f32[rows, n_in]; see _activate_mul."""
-    _activate_mul(op, batch, False)
+def silu(op, batch, thread, n_threads):
+    """x = silu(x) * y, x (gate) and y (up): f32[rows, n_in]; see _activate."""
+    _activate(op, batch, _silu)
 
 
 @kernel
-def gelu_mul(op, batch, thread, n_threads):
-    """x = gelu(x) * y, x (gate) and y (up): f32[rows, n_in]; see _activate_mul."""
-    _activate_mul(op, batch, True)
+def gelu(op, batch, thread, n_threads):
+    """x = gelu(x) * y, or gelu(x) where y is 0; see _activate."""
+    _activate(op, batch, _gelu)
+
+
+@kernel
+def relu_squared(op, batch, thread, n_threads):
+    """x = max(x, 0)^2 * y, or max(x, 0)^2 where y is 0; see _activate."""
+    _activate(op, batch, _relu_squared)
+
+
+@kernel
+def soft_cap(op, batch, thread, n_threads):
+    """x = soft_cap * tanh(x / soft_cap) in place. x: f32[rows, n_in]."""
+    o = fields(op)
+    n = o.n_in
+    segments = (n + SEGMENT - 1) // SEGMENT
+    cap, inverse = splat(f32xL, o.soft_cap), splat(f32xL, 1.0 / o.soft_cap)
+    items = n_rows(op, batch) * segments
+    while True:
+        item = take(op, 1)
+        if item >= items:
+            break
+        row, first = item // segments, item % segments * SEGMENT
+        x = o.x + 4 * n * row
+        for i in range(first, min(first + SEGMENT, n), L):
+            store(x + 4 * i, soft_capped(load(f32xL, x + 4 * i), cap, inverse))
 
 
 @kernel
@@ -364,4 +341,4 @@ def quantise_rows(op, batch, thread, n_threads):
         row = item // segments
         first = item % segments * SEGMENT
         last = min(first + SEGMENT, n)
-        _quantise_for(o, rows, planes, o.x + 4 * n * row, row, first, last)
+        quantise(o, rows, planes, o.x + 4 * n * row, row, first, last)

@@ -1,13 +1,14 @@
 """The matrix product op: weights of any type times the batch's rows, and the embedding lookup.
 
 One row or a few: each weight row is read once, straight from the mapped file, and its dot product
-with the input rows taken (`op.dot`, at the speed of memory). Many rows: L weight rows at a time are
-unpacked to a tile (`op.unpack`) that is multiplied with all rows (`op.tile_dot`, at the speed of
-arithmetic). Threads take blocks of weight rows as they get free.
+with the input row taken (`op.dot`, at the speed of memory), or with four at once (`op.dot4`). Many
+rows: L weight rows at a time are unpacked to a tile (`op.unpack`) that is multiplied with all rows
+(`op.tile_dot`, at the speed of arithmetic). Threads take blocks of weight rows as they get free.
 """
 
 from __future__ import annotations
 
+from engine.jit import inline
 from engine.kernels.activation import n_planes, q8_row_bytes
 from engine.kernels.atomics import call_address
 from engine.kernels.op import FEW, cancelled, fields, kernel, n_rows, take
@@ -17,6 +18,19 @@ from engine.kernels.tile import K_CHUNK, offset_at, scale_at
 # Weight rows that a thread takes at a time when there are few input rows: long runs of memory are
 # read fastest, but each thread should come back for more several times, so that both end together.
 _MOST_ROWS, _TURNS = 256, 8
+
+
+@inline
+def _write(o, out, first, n, sums):
+    """Put n sums, for the weight rows from `first` on, where they belong in an output row."""
+    for i in range(0, n, L):
+        at = out + 4 * (first + i)
+        v = load(f32xL, sums + 4 * i)
+        if o.bias != 0:
+            v = add(v, load(f32xL, o.bias + 4 * (first + i)))
+        if o.accumulate != 0:
+            v = add(v, load(f32xL, at))
+        store(at, v)
 
 
 @kernel
@@ -32,26 +46,24 @@ def matmul(op, batch, thread, n_threads):
     scratch = o.scratch + thread * o.scratch_bytes
     if rows <= FEW:
         turn = o.n_out // (_TURNS * n_threads) // L * L
-        # With several input rows a run is read once for each: it must stay in the cache meanwhile.
-        turn = min(max(turn, L), _MOST_ROWS if rows == 1 else L)
+        # A run that several fours of input rows pass over must stay in the cache meanwhile.
+        turn = min(max(turn, L), _MOST_ROWS if rows <= 4 else L)
         while True:
             first = take(op, turn)
             if first >= o.n_out:
                 break
             n = min(turn, o.n_out - first)
             w = o.weight + first * o.row_bytes
-            for t in range(rows):
-                call_address(
-                    o.dot, (w, o.row_bytes, n, o.n_in, o.x_few + t * o.x_few_bytes, scratch)
-                )
-                out = o.out + t * out_stride + 4 * first
-                for i in range(0, n, L):
-                    v = load(f32xL, scratch + 4 * i)
-                    if o.bias != 0:
-                        v = add(v, load(f32xL, o.bias + 4 * (first + i)))
-                    if o.accumulate != 0:
-                        v = add(v, load(f32xL, out + 4 * i))
-                    store(out + 4 * i, v)
+            if rows == 1:
+                call_address(o.dot, (w, o.row_bytes, n, o.n_in, o.x_few, scratch))
+                _write(o, o.out, first, n, scratch)
+                continue
+            for four in range(0, rows, 4):  # two or three rows take the time of four
+                x = o.x_few + four * o.x_few_bytes
+                sums = (scratch, 4 * turn)
+                call_address(o.dot4, (w, o.row_bytes, n, o.n_in, x, o.x_few_bytes, *sums))
+                for row in range(four, min(four + 4, rows)):
+                    _write(o, o.out + row * out_stride, first, n, scratch + (row - four) * 4 * turn)
         return
     planes = 1 if o.float_x != 0 else n_planes(op, batch)
     x_stride = 4 * o.n_in if o.float_x != 0 else q8_row_bytes(o.n_in)
@@ -62,9 +74,12 @@ def matmul(op, batch, thread, n_threads):
         n = min(L, o.n_out - first)
         out = o.out + 4 * first
         accumulate = o.accumulate
-        if o.bias != 0 and accumulate == 0:
+        if o.bias != 0:
             for t in range(rows):
-                store(out + t * out_stride, load(f32xL, o.bias + 4 * first))
+                v = load(f32xL, o.bias + 4 * first)
+                if accumulate != 0:
+                    v = add(v, load(f32xL, out + t * out_stride))
+                store(out + t * out_stride, v)
             accumulate = 1
         for k0 in range(0, o.n_in, K_CHUNK):
             kn = min(K_CHUNK, o.n_in - k0)

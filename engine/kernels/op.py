@@ -17,11 +17,14 @@ from engine.kernels.atomics import address_of, fetch_add, read_shared
 import numba  # isort: skip  # after engine.jit
 from numba import types  # isort: skip
 
-# Rows up to which a matrix product goes row by row; more rows go through tiles.
-FEW = 3
+# Rows up to which a matrix product reads weights as decoding does; more rows go through tiles.
+FEW = 8
 
 # Bytes ahead of the weights being multiplied at which they are prefetched.
 AHEAD = 2048
+
+# Bytes from one KV head's count of finished parts to the next: a cache line each.
+ARRIVED_BYTES = 64
 
 # One step of the plan. Addresses are int64; 0 = none. A kernel's docstring says which it reads.
 OP = np.dtype(
@@ -43,16 +46,19 @@ OP = np.dtype(
         ("fine8", np.int64),
         ("weight", np.int64),  # mapped weights, or f32 vector
         ("row_bytes", np.int64),  # bytes from one weight row to the next
-        ("bias", np.int64),  # f32[n_out]
+        ("bias", np.int64),  # f32[n_out], read up to the next multiple of 16
         ("planes", np.int32),  # q8 rows for one row, at least (activation.py)
         ("accumulate", np.int32),  # 1 = add to `out` instead of overwriting
         ("float_x", np.int32),  # 1 = the weight type wants f32 rows, and unpacks to a float tile
         ("group", np.int32),  # weights that share a scale in a tile
         ("dot", np.int64),  # quants: rows of weights times one input row
+        ("dot4", np.int64),  # the same for four input rows at once
         ("unpack", np.int64),  # quants: rows of weights to a tile
         ("tile_dot", np.int64),  # tile times many input rows
         ("scratch", np.int64),  # this op's scratch memory, thread by thread
         ("scratch_bytes", np.int64),  # of one thread
+        ("results", np.int64),  # attention: its results for parts of the positions
+        ("arrived", np.int64),  # attention: parts that are finished, i64 every ARRIVED_BYTES
         ("n_head", np.int32),
         ("n_head_kv", np.int32),
         ("head_dim", np.int32),
@@ -61,10 +67,12 @@ OP = np.dtype(
         ("layer_offset", np.int64),  # bytes from a page's start to this layer's K
         ("table", np.int64),  # RoPE: f32[rows, n_rot], cosine and sine of each angle
         ("window", np.int64),  # tokens that attention looks back on, the row's own included
-        ("q_norm", np.int64),  # f32[head_dim]: RMS norm of each query head before RoPE
+        ("q_norm", np.int64),  # f32[n_head, head_dim]: norm of each query head before RoPE
         ("k_norm", np.int64),  # the same for keys
+        ("centred", np.int32),  # 1 = norms subtract the mean
         ("eps", np.float32),
         ("scale", np.float32),
+        ("soft_cap", np.float32),  # what is kept between -this and this by tanh; 0 = nothing
     ],
     align=True,
 )

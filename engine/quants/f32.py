@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
+from engine.jit import inline
 from engine.kernels.op import AHEAD, part
 from engine.kernels.simd import (
+    FOUR,
+    ONE,
     L,
     add,
     f32x8,
-    fma,
+    fma_rows,
     interleave,
     load,
     prefetch,
     stack,
     store,
-    sum_lanes,
-    write_f32,
-    zeros,
+    write_sums,
+    zero_sums,
 )
 from engine.kernels.tile import STAGE, tile_dot_float
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
@@ -30,16 +32,26 @@ def dequantize(blocks: Blocks) -> Floats:
     return blocks.astype(np.float32, copy=False).reshape(-1, 1)
 
 
-@part(6)
-def dot_f32(w, row_bytes, n_rows, n_in, x, out):
+@inline
+def _dot(rows, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
     for r in range(n_rows):
         row = w + r * row_bytes
-        even, odd = zeros(f32x8), zeros(f32x8)
+        even, odd = zero_sums(rows, f32x8), zero_sums(rows, f32x8)  # one would wait for itself
         for k in range(0, n_in, 16):
             prefetch(row + BYTES * k + AHEAD)
-            even = fma(load(f32x8, row + BYTES * k), load(f32x8, x + 4 * k), even)
-            odd = fma(load(f32x8, row + BYTES * (k + 8)), load(f32x8, x + 4 * k + 32), odd)
-        write_f32(out + 4 * r, sum_lanes(add(even, odd)))
+            even = fma_rows(even, load(f32x8, row + BYTES * k), x + 4 * k, x_bytes)
+            odd = fma_rows(odd, load(f32x8, row + BYTES * (k + 8)), x + 4 * k + 32, x_bytes)
+        write_sums(out + 4 * r, out_bytes, add(even, odd))
+
+
+@part(6)
+def dot_f32(w, row_bytes, n_rows, n_in, x, out):
+    _dot(ONE, w, row_bytes, n_rows, n_in, x, 0, out, 0)
+
+
+@part(8)
+def dot4_f32(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
+    _dot(FOUR, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
 
 
 @part(6)
@@ -53,5 +65,15 @@ def unpack_f32(w, row_bytes, n_rows, k0, kn, tile):
 
 
 QUANT = QuantType(
-    "F32", 0, BLOCK, 1, 0, dequantize, FewInput.FLOATS, dot_f32, unpack_f32, tile_dot_float
+    name="F32",
+    ggml_type=0,
+    block=BLOCK,
+    block_size=1,
+    group=0,
+    dequantize=dequantize,
+    few_input=FewInput.FLOATS,
+    dot=dot_f32,
+    dot4=dot4_f32,
+    unpack=unpack_f32,
+    tile_dot=tile_dot_float,
 )

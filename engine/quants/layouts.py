@@ -9,18 +9,16 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.activation import dot_fine
 from engine.kernels.simd import (
-    L,
     Lanes,
     bor,
     concat,
     convert,
-    f32x8,
-    i32x8,
+    f32x16,
+    i32x16,
     load,
     load_bits,
-    lower,
+    load_twice,
     mask,
     merge,
     mul,
@@ -28,13 +26,12 @@ from engine.kernels.simd import (
     reinterpret,
     shr,
     shr_lanes,
+    shr_words,
     shuffle,
     splat,
-    store,
     u8x16,
     u8x32,
     u32x4,
-    upper,
 )
 from engine.quants.base import Blocks
 
@@ -53,9 +50,9 @@ def five_bits(qs, qh):
 
 
 @inline
-def times(integers, factor):
-    """Eight u8 or i8, as floats, times a number."""
-    return mul(convert(f32x8, convert(i32x8, integers)), splat(f32x8, factor))
+def times_16(integers, factor):
+    """Sixteen u8 or i8, as floats, times a number."""
+    return mul(convert(f32x16, convert(i32x16, integers)), splat(f32x16, factor))
 
 
 def scales_and_minima(packed: Blocks) -> tuple[Blocks, Blocks]:
@@ -71,10 +68,13 @@ _AB, _C = Lanes(1, 2), Lanes(3, 3)
 _NIBBLE_OF = Lanes(0, 4)  # what c is shifted right by, for s4..s7 and for m4..m7
 _S_THEN_M = Lanes(0, 2, 1, 3)
 
+_LOWER_TWICE = Lanes(*[i // 2 for i in range(16)])
+_UPPER_TWICE = Lanes(*[8 + i // 2 for i in range(16)])
+
 
 @inline
 def unpack_scales_and_minima(block):
-    """(d * s, dmin * m) of the eight groups of the Q4_K or Q5_K block at `block`: two f32x8."""
+    """(d * s, -dmin * m) for each 16 weights of the Q4_K or Q5_K block at `block`: two f32x16."""
     head = load(u32x4, block)
     ab, c = shuffle(head, _AB), shuffle(head, _C)
     fours = mask(shr_lanes(c, _NIBBLE_OF), 0x0F0F0F0F)
@@ -82,30 +82,27 @@ def unpack_scales_and_minima(block):
     low = mask(ab, 0x3F3F3F3F)  # s0..s3, m0..m3
     six_bits = reinterpret(u8x16, merge(low, high, _S_THEN_M))
     d, dmin = read_f16_pair(block)
-    return times(lower(six_bits), d), times(upper(six_bits), dmin)
+    # Each twice: as the scales of two groups of 16.
+    return (
+        times_16(shuffle(six_bits, _LOWER_TWICE), d),
+        times_16(shuffle(six_bits, _UPPER_TWICE), -dmin),
+    )
 
 
-# Two neighbouring groups' scales, each for half the lanes.
-_PAIR_0, _PAIR_2 = Lanes(0, 0, 0, 0, 1, 1, 1, 1), Lanes(2, 2, 2, 2, 3, 3, 3, 3)
-_PAIR_4, _PAIR_6 = Lanes(4, 4, 4, 4, 5, 5, 5, 5), Lanes(6, 6, 6, 6, 7, 7, 7, 7)
+def bytes_of(first: int, second: int) -> Lanes:
+    """Constants for 64 bytes: one for the first 32, another for the others."""
+    return Lanes(*[first] * 32, *[second] * 32)
+
+
+def words_of(first: int, second: int) -> Lanes:
+    """The same for their 32 words of 16 bits."""
+    return Lanes(*[first] * 16, *[second] * 16)
+
+
+_FOUR_UP = words_of(0, 4)
 
 
 @inline
-def add_half(even, odd, weights, x, d, scale):
-    """Add 128 weights; scale: f32x8 of their groups of 16, each the scale of half the lanes."""
-    w0, w1, w2, w3 = weights
-    even = dot_fine(even, w0, x, d, shuffle(scale, _PAIR_0))
-    odd = dot_fine(odd, w1, x + 32, d + 32, shuffle(scale, _PAIR_2))
-    even = dot_fine(even, w2, x + 64, d + 64, shuffle(scale, _PAIR_4))
-    odd = dot_fine(odd, w3, x + 96, d + 96, shuffle(scale, _PAIR_6))
-    return even, odd
-
-
-@inline
-def store_half(row, weights):
-    """Write 128 weights of a row, each 32 of them L rows after the last."""
-    w0, w1, w2, w3 = weights
-    store(row, w0)
-    store(row + 32 * L, w1)
-    store(row + 64 * L, w2)
-    store(row + 96 * L, w3)
+def nibble_pair(qs):
+    """The low nibbles of the 32 bytes at qs, then the high ones: u8x64."""
+    return mask(shr_words(load_twice(u8x32, qs), _FOUR_UP), 15)

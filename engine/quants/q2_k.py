@@ -16,35 +16,28 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.activation import fine8_d, fine8_h
-from engine.kernels.op import AHEAD, part
+from engine.kernels.op import part
 from engine.kernels.simd import (
-    L,
-    add,
-    f32x8,
-    fma,
-    interleave,
     load,
-    lower,
+    load_twice,
     mask,
-    mul,
-    prefetch,
     read_f16_pair,
     shr,
-    splat,
-    stack,
-    store,
-    sub,
-    sum_lanes,
+    shr_words,
     u8x16,
     u8x32,
-    upper,
-    write_f32,
-    zeros,
 )
-from engine.kernels.tile import STAGE_2, STAGE_8, offset_at, scale_at, tile_dot_4bit_16
+from engine.kernels.tile import tile_dot_4bit_16
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
-from engine.quants.layouts import add_half, store_half, times
+from engine.quants.k_blocks import (
+    dot4_blocks,
+    dot_blocks,
+    unpack_blocks,
+)
+from engine.quants.layouts import (
+    times_16,
+    words_of,
+)
 
 BLOCK = np.dtype([("scales", "u1", 16), ("qs", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])
 BYTES = BLOCK.itemsize
@@ -61,68 +54,56 @@ def dequantize(blocks: Blocks) -> Floats:
 
 
 @inline
-def group_scales(block):
-    """Scales of the first and the last eight groups, then their minima: four f32x8."""
+def scales(block):
+    """d * s and -dmin * m of the sixteen groups: two f32x16."""
     packed = load(u8x16, block)
-    s, m = mask(packed, 15), shr(packed, 4)
     d, dmin = read_f16_pair(block + 80)
-    return (
-        times(lower(s), d),
-        times(upper(s), d),
-        times(lower(m), dmin),
-        times(upper(m), dmin),
-    )
+    return times_16(mask(packed, 15), d), times_16(shr(packed, 4), -dmin)
+
+
+_DOWN_0, _DOWN_1 = words_of(0, 2), words_of(4, 6)
 
 
 @inline
-def two_bits(block, half):
-    """The 128 weights of a half, 0..3: four u8x32."""
-    q = load(u8x32, block + 16 + 32 * half)
-    return mask(q, 3), mask(shr(q, 2), 3), mask(shr(q, 4), 3), shr(q, 6)
+def two_bits(qs):
+    """The 128 weights of the 32 bytes at qs, 0..3: two u8x64."""
+    q = load_twice(u8x32, qs)
+    return mask(shr_words(q, _DOWN_0), 3), mask(shr_words(q, _DOWN_1), 3)
+
+
+@inline
+def weights(block):
+    """The 256 weights, 0..3: four u8x64."""
+    w0, w1 = two_bits(block + 16)
+    w2, w3 = two_bits(block + 48)
+    return w0, w1, w2, w3
 
 
 @part(6)
 def dot_q2_k(w, row_bytes, n_rows, n_in, x, out):
-    d_x, h_x = fine8_d(x, n_in), fine8_h(x, n_in)
-    for r in range(n_rows):
-        block = w + r * row_bytes
-        even, odd = zeros(f32x8), zeros(f32x8)  # two sums: one would wait for itself
-        minima = zeros(f32x8)
-        for b in range(n_in // 256):
-            prefetch(block + AHEAD)
-            prefetch(block + AHEAD + 64)
-            first, second, minimum, minimum_2 = group_scales(block)
-            minima = fma(minimum, load(f32x8, h_x + 64 * b), minima)
-            minima = fma(minimum_2, load(f32x8, h_x + 64 * b + 32), minima)
-            x_b, d = x + 256 * b, d_x + 256 * b
-            even, odd = add_half(even, odd, two_bits(block, 0), x_b, d, first)
-            even, odd = add_half(even, odd, two_bits(block, 1), x_b + 128, d + 128, second)
-            block += BYTES
-        write_f32(out + 4 * r, sum_lanes(sub(add(even, odd), minima)))
+    dot_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
+
+
+@part(8)
+def dot4_q2_k(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
+    dot4_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
 
 
 @part(6)
 def unpack_q2_k(w, row_bytes, n_rows, k0, kn, tile):
-    scale_out, offset_out = scale_at(tile, kn), offset_at(tile, kn, 16)
-    rows = stack(STAGE_8)  # eight runs of L rows of 32 bytes
-    scales, offsets = stack(STAGE_2), stack(STAGE_2)  # two runs of L rows of eight floats
-    for b in range(kn // 256):
-        for r in range(L):
-            block = w + min(r, n_rows - 1) * row_bytes + (k0 // 256 + b) * BYTES
-            first, second, minimum, minimum_2 = group_scales(block)
-            store(scales + 32 * r, first)
-            store(scales + (L + r) * 32, second)
-            store(offsets + 32 * r, mul(minimum, splat(f32x8, -1.0)))
-            store(offsets + (L + r) * 32, mul(minimum_2, splat(f32x8, -1.0)))
-            store_half(rows + 32 * r, two_bits(block, 0))
-            store_half(rows + (4 * L + r) * 32, two_bits(block, 1))
-        for g in range(8):
-            interleave(rows + g * L * 32, tile + (8 * b + g) * 32 * L)
-        for half in range(2):
-            interleave(scales + half * L * 32, scale_out + (16 * b + 8 * half) * 4 * L)
-            interleave(offsets + half * L * 32, offset_out + (16 * b + 8 * half) * 4 * L)
+    unpack_blocks(scales, weights, 16, BYTES, w, row_bytes, n_rows, k0, kn, tile)
 
 
 QUANT = QuantType(
-    "Q2_K", 10, BLOCK, 256, 16, dequantize, FewInput.FINE8, dot_q2_k, unpack_q2_k, tile_dot_4bit_16
+    name="Q2_K",
+    ggml_type=10,
+    block=BLOCK,
+    block_size=256,
+    group=16,
+    dequantize=dequantize,
+    few_input=FewInput.FINE8,
+    dot=dot_q2_k,
+    dot4=dot4_q2_k,
+    unpack=unpack_q2_k,
+    tile_dot=tile_dot_4bit_16,
 )

@@ -22,42 +22,42 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.activation import fine8_d, fine8_h
-from engine.kernels.op import AHEAD, part
+from engine.kernels.op import part
 from engine.kernels.simd import (
-    L,
     Lanes,
-    add,
     bor,
-    f32x8,
-    fma,
+    f32x16,
     i8x16,
-    interleave,
     load,
-    lower,
+    load_twice,
     mask,
+    mask_lanes,
     mul,
     plus,
-    prefetch,
     read_f16,
     reinterpret,
     shl,
-    shr,
+    shl_words,
     shr_lanes,
+    shr_words,
     shuffle,
     splat,
-    stack,
-    store,
-    sum_lanes,
     u8x32,
     u32x4,
-    upper,
-    write_f32,
-    zeros,
 )
-from engine.kernels.tile import STAGE_2, STAGE_8, offset_at, scale_at, tile_dot_4bit_16
+from engine.kernels.tile import tile_dot_4bit_16
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
-from engine.quants.layouts import add_half, store_half, times
+from engine.quants.k_blocks import (
+    dot4_blocks,
+    dot_blocks,
+    unpack_blocks,
+)
+from engine.quants.layouts import (
+    bytes_of,
+    times_16,
+    words_of,
+)
+from engine.quants.q2_k import two_bits
 
 BLOCK = np.dtype([("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), ("d", "<f2")])
 BYTES = BLOCK.itemsize
@@ -82,83 +82,62 @@ _NIBBLE_OF, _PAIR_OF = Lanes(0, 0, 4, 4), Lanes(0, 2, 4, 6)  # what they are shi
 
 
 @inline
-def group_scales(block):
-    """d * (s - 32) of the sixteen groups: two f32x8."""
+def scales(block):
+    """d * (s - 32) and -4 d * (s - 32) of the sixteen groups: two f32x16."""
     words = load(u32x4, block + 92)
     low = mask(shr_lanes(shuffle(words, _NIBBLES), _NIBBLE_OF), 0x0F0F0F0F)
     high = mask(shr_lanes(shuffle(words, _PAIRS), _PAIR_OF), 0x03030303)
     raw = plus(reinterpret(i8x16, bor(low, shl(high, 4))), -32)
-    d = read_f16(block + 108)
-    return times(lower(raw), d), times(upper(raw), d)
+    scale = times_16(raw, read_f16(block + 108))
+    return scale, mul(scale, splat(f32x16, -4.0))
+
+
+# Where the third bits of the groups of 32 are, two by two, and how far from bit 2.
+_BIT_0, _UP_0 = bytes_of(1, 2), words_of(2, 1)
+_BIT_1, _DOWN_1 = bytes_of(4, 8), words_of(0, 1)
+_BIT_2, _DOWN_2 = bytes_of(16, 32), words_of(2, 3)
+_BIT_3, _DOWN_3 = bytes_of(64, 128), words_of(4, 5)
 
 
 @inline
-def first_half(block):
-    """The first 128 weights, 0..7: four u8x32."""
-    h, q = load(u8x32, block), load(u8x32, block + 32)
+def weights(block):
+    """The 256 weights, 0..7: four u8x64."""
+    h = load_twice(u8x32, block)
+    w0, w1 = two_bits(block + 32)
+    w2, w3 = two_bits(block + 64)
     return (
-        bor(mask(q, 3), mask(shl(h, 2), 4)),
-        bor(mask(shr(q, 2), 3), mask(shl(h, 1), 4)),
-        bor(mask(shr(q, 4), 3), mask(h, 4)),
-        bor(shr(q, 6), mask(shr(h, 1), 4)),
-    )
-
-
-@inline
-def second_half(block):
-    """The last 128 weights, 0..7: four u8x32."""
-    h, q = load(u8x32, block), load(u8x32, block + 64)
-    return (
-        bor(mask(q, 3), mask(shr(h, 2), 4)),
-        bor(mask(shr(q, 2), 3), mask(shr(h, 3), 4)),
-        bor(mask(shr(q, 4), 3), mask(shr(h, 4), 4)),
-        bor(shr(q, 6), mask(shr(h, 5), 4)),
+        bor(w0, shl_words(mask_lanes(h, _BIT_0), _UP_0)),
+        bor(w1, shr_words(mask_lanes(h, _BIT_1), _DOWN_1)),
+        bor(w2, shr_words(mask_lanes(h, _BIT_2), _DOWN_2)),
+        bor(w3, shr_words(mask_lanes(h, _BIT_3), _DOWN_3)),
     )
 
 
 @part(6)
 def dot_q3_k(w, row_bytes, n_rows, n_in, x, out):
-    d_x, h_x = fine8_d(x, n_in), fine8_h(x, n_in)
-    for r in range(n_rows):
-        block = w + r * row_bytes
-        even, odd = zeros(f32x8), zeros(f32x8)  # two sums: one would wait for itself
-        offsets = zeros(f32x8)
-        for b in range(n_in // 256):
-            prefetch(block + AHEAD)
-            prefetch(block + AHEAD + 64)
-            first, second = group_scales(block)
-            offsets = fma(first, load(f32x8, h_x + 64 * b), offsets)
-            offsets = fma(second, load(f32x8, h_x + 64 * b + 32), offsets)
-            x_b, d = x + 256 * b, d_x + 256 * b
-            even, odd = add_half(even, odd, first_half(block), x_b, d, first)
-            even, odd = add_half(even, odd, second_half(block), x_b + 128, d + 128, second)
-            block += BYTES
-        total = fma(offsets, splat(f32x8, -4.0), add(even, odd))
-        write_f32(out + 4 * r, sum_lanes(total))
+    dot_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
+
+
+@part(8)
+def dot4_q3_k(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
+    dot4_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
 
 
 @part(6)
 def unpack_q3_k(w, row_bytes, n_rows, k0, kn, tile):
-    scale_out, offset_out = scale_at(tile, kn), offset_at(tile, kn, 16)
-    rows = stack(STAGE_8)  # eight runs of L rows of 32 bytes
-    scales, offsets = stack(STAGE_2), stack(STAGE_2)  # two runs of L rows of eight floats
-    for b in range(kn // 256):
-        for r in range(L):
-            block = w + min(r, n_rows - 1) * row_bytes + (k0 // 256 + b) * BYTES
-            first, second = group_scales(block)
-            store(scales + 32 * r, first)
-            store(scales + (L + r) * 32, second)
-            store(offsets + 32 * r, mul(first, splat(f32x8, -4.0)))
-            store(offsets + (L + r) * 32, mul(second, splat(f32x8, -4.0)))
-            store_half(rows + 32 * r, first_half(block))
-            store_half(rows + (4 * L + r) * 32, second_half(block))
-        for g in range(8):
-            interleave(rows + g * L * 32, tile + (8 * b + g) * 32 * L)
-        for half in range(2):
-            interleave(scales + half * L * 32, scale_out + (16 * b + 8 * half) * 4 * L)
-            interleave(offsets + half * L * 32, offset_out + (16 * b + 8 * half) * 4 * L)
+    unpack_blocks(scales, weights, 16, BYTES, w, row_bytes, n_rows, k0, kn, tile)
 
 
 QUANT = QuantType(
-    "Q3_K", 11, BLOCK, 256, 16, dequantize, FewInput.FINE8, dot_q3_k, unpack_q3_k, tile_dot_4bit_16
+    name="Q3_K",
+    ggml_type=11,
+    block=BLOCK,
+    block_size=256,
+    group=16,
+    dequantize=dequantize,
+    few_input=FewInput.FINE8,
+    dot=dot_q3_k,
+    dot4=dot4_q3_k,
+    unpack=unpack_q3_k,
+    tile_dot=tile_dot_4bit_16,
 )

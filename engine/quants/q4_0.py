@@ -11,23 +11,27 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.activation import dot_group, q8_d, q8_s
+from engine.kernels.activation import q8_d, q8_s
 from engine.kernels.op import AHEAD, part
 from engine.kernels.simd import (
+    FOUR,
+    ONE,
     L,
     add,
+    add_numbers,
+    f32x1,
     f32xL,
+    fma_rows,
+    group_dot,
     interleave,
     load_nibbles,
     prefetch,
     read_f16,
-    read_f32,
-    splat,
     stack,
     store,
-    sum_lanes,
     write_f32,
-    zeros,
+    write_sums,
+    zero_sums,
 )
 from engine.kernels.tile import STAGE, offset_at, scale_at, tile_dot_4bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
@@ -35,7 +39,7 @@ from engine.quants.layouts import nibbles
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
-ZERO, EIGHT = np.float32(0), np.float32(8)
+MINUS_8 = np.float32(-8)
 
 
 def dequantize(blocks: Blocks) -> Floats:
@@ -45,31 +49,42 @@ def dequantize(blocks: Blocks) -> Floats:
 
 
 @inline
-def _add_block(sums, offsets, block, x, d_x, s_x):
+def _add_block(sums, offsets, block, x, d_x, s_x, x_bytes):
     d = read_f16(block)
-    sums = dot_group(sums, load_nibbles(block + 2), x, splat(f32xL, d * read_f32(d_x)))
-    return sums, offsets + d * read_f32(s_x)
+    sums = group_dot(sums, load_nibbles(block + 2), x, d_x, x_bytes, d)
+    return sums, fma_rows(offsets, MINUS_8 * d, s_x, x_bytes)
 
 
-@part(6)
-def dot_q4_0(w, row_bytes, n_rows, n_in, x, out):
+@inline
+def _dot(rows, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
     n = n_in // 32
     d_x, s_x = q8_d(x + n_in, n_in), q8_s(x + n_in, n_in)
     for r in range(n_rows):
         block = w + r * row_bytes
-        even, odd = zeros(f32xL), zeros(f32xL)  # two sums: one would wait for itself
-        offset, offset_odd = ZERO, ZERO
+        even, odd = zero_sums(rows, f32xL), zero_sums(rows, f32xL)  # one would wait for itself
+        offset, offset_odd = zero_sums(rows, f32x1), zero_sums(rows, f32x1)
         for b in range(0, n - 1, 2):
             prefetch(block + AHEAD)
             x_b, at = x + 64 * b, 4 * b
-            even, offset = _add_block(even, offset, block, x_b, d_x + at, s_x + at)
+            even, offset = _add_block(even, offset, block, x_b, d_x + at, s_x + at, x_bytes)
             block, x_b, at = block + BYTES, x_b + 64, at + 4
-            odd, offset_odd = _add_block(odd, offset_odd, block, x_b, d_x + at, s_x + at)
+            odd, offset_odd = _add_block(odd, offset_odd, block, x_b, d_x + at, s_x + at, x_bytes)
             block += BYTES
         if n % 2:
             x_b, at = x + 64 * (n - 1), 4 * (n - 1)
-            even, offset = _add_block(even, offset, block, x_b, d_x + at, s_x + at)
-        write_f32(out + 4 * r, sum_lanes(add(even, odd)) - EIGHT * (offset + offset_odd))
+            even, offset = _add_block(even, offset, block, x_b, d_x + at, s_x + at, x_bytes)
+        sums = add_numbers(add(even, odd), add(offset, offset_odd))
+        write_sums(out + 4 * r, out_bytes, sums)
+
+
+@part(6)
+def dot_q4_0(w, row_bytes, n_rows, n_in, x, out):
+    _dot(ONE, w, row_bytes, n_rows, n_in, x, 0, out, 0)
+
+
+@part(8)
+def dot4_q4_0(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
+    _dot(FOUR, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
 
 
 @part(6)
@@ -87,5 +102,15 @@ def unpack_q4_0(w, row_bytes, n_rows, k0, kn, tile):
 
 
 QUANT = QuantType(
-    "Q4_0", 2, BLOCK, 32, 32, dequantize, FewInput.Q16, dot_q4_0, unpack_q4_0, tile_dot_4bit
+    name="Q4_0",
+    ggml_type=2,
+    block=BLOCK,
+    block_size=32,
+    group=32,
+    dequantize=dequantize,
+    few_input=FewInput.Q16,
+    dot=dot_q4_0,
+    dot4=dot4_q4_0,
+    unpack=unpack_q4_0,
+    tile_dot=tile_dot_4bit,
 )

@@ -13,26 +13,30 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.activation import dot_group, q8_d, q8_s
+from engine.kernels.activation import q8_d, q8_s
 from engine.kernels.op import AHEAD, part
 from engine.kernels.simd import (
+    FOUR,
+    ONE,
     WIDE,
     L,
     add,
+    add_numbers,
+    f32x1,
     f32xL,
+    fma_rows,
+    group_dot,
     interleave,
     load_bits,
     load_nibbles,
     prefetch,
     read_f16,
     read_f16_pair,
-    read_f32,
-    splat,
     stack,
     store,
-    sum_lanes,
     write_f32,
-    zeros,
+    write_sums,
+    zero_sums,
 )
 from engine.kernels.tile import STAGE, offset_at, scale_at, tile_dot_5bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
@@ -40,7 +44,6 @@ from engine.quants.layouts import five_bits
 
 BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
-ZERO = np.float32(0)
 
 
 def dequantize(blocks: Blocks) -> Floats:
@@ -52,32 +55,43 @@ def dequantize(blocks: Blocks) -> Floats:
 
 
 @inline
-def _add_block(sums, offset, block, x, d_x, s_x):
+def _add_block(sums, offsets, block, x, d_x, s_x, x_bytes):
     d, m = read_f16_pair(block)
     weights = add(load_nibbles(block + 8), load_bits(WIDE, block + 4, 16, 0))
-    sums = dot_group(sums, weights, x, splat(f32xL, d * read_f32(d_x)))
-    return sums, offset + m * read_f32(s_x)
+    sums = group_dot(sums, weights, x, d_x, x_bytes, d)
+    return sums, fma_rows(offsets, m, s_x, x_bytes)
 
 
-@part(6)
-def dot_q5_1(w, row_bytes, n_rows, n_in, x, out):
+@inline
+def _dot(rows, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
     n = n_in // 32
     d_x, s_x = q8_d(x + n_in, n_in), q8_s(x + n_in, n_in)
     for r in range(n_rows):
         block = w + r * row_bytes
-        even, odd = zeros(f32xL), zeros(f32xL)  # two sums: one would wait for itself
-        offset, offset_odd = ZERO, ZERO
+        even, odd = zero_sums(rows, f32xL), zero_sums(rows, f32xL)  # one would wait for itself
+        offset, offset_odd = zero_sums(rows, f32x1), zero_sums(rows, f32x1)
         for b in range(0, n - 1, 2):
             prefetch(block + AHEAD)
             x_b, at = x + 64 * b, 4 * b
-            even, offset = _add_block(even, offset, block, x_b, d_x + at, s_x + at)
+            even, offset = _add_block(even, offset, block, x_b, d_x + at, s_x + at, x_bytes)
             block, x_b, at = block + BYTES, x_b + 64, at + 4
-            odd, offset_odd = _add_block(odd, offset_odd, block, x_b, d_x + at, s_x + at)
+            odd, offset_odd = _add_block(odd, offset_odd, block, x_b, d_x + at, s_x + at, x_bytes)
             block += BYTES
         if n % 2:
             x_b, at = x + 64 * (n - 1), 4 * (n - 1)
-            even, offset = _add_block(even, offset, block, x_b, d_x + at, s_x + at)
-        write_f32(out + 4 * r, sum_lanes(add(even, odd)) + (offset + offset_odd))
+            even, offset = _add_block(even, offset, block, x_b, d_x + at, s_x + at, x_bytes)
+        sums = add_numbers(add(even, odd), add(offset, offset_odd))
+        write_sums(out + 4 * r, out_bytes, sums)
+
+
+@part(6)
+def dot_q5_1(w, row_bytes, n_rows, n_in, x, out):
+    _dot(ONE, w, row_bytes, n_rows, n_in, x, 0, out, 0)
+
+
+@part(8)
+def dot4_q5_1(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
+    _dot(FOUR, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
 
 
 @part(6)
@@ -94,5 +108,15 @@ def unpack_q5_1(w, row_bytes, n_rows, k0, kn, tile):
 
 
 QUANT = QuantType(
-    "Q5_1", 7, BLOCK, 32, 32, dequantize, FewInput.Q16, dot_q5_1, unpack_q5_1, tile_dot_5bit
+    name="Q5_1",
+    ggml_type=7,
+    block=BLOCK,
+    block_size=32,
+    group=32,
+    dequantize=dequantize,
+    few_input=FewInput.Q16,
+    dot=dot_q5_1,
+    dot4=dot4_q5_1,
+    unpack=unpack_q5_1,
+    tile_dot=tile_dot_5bit,
 )

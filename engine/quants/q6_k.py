@@ -21,36 +21,36 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.activation import fine8_d, fine8_h
-from engine.kernels.op import AHEAD, part
+from engine.kernels.op import part
 from engine.kernels.simd import (
-    L,
-    add,
     bor,
-    f32x8,
-    fma,
+    f32x16,
     i8x16,
-    interleave,
     load,
-    lower,
+    load_twice,
     mask,
+    mask_lanes,
     mul,
-    prefetch,
     read_f16,
-    shl,
+    shl_words,
     shr,
+    shr_words,
     splat,
-    stack,
-    store,
-    sum_lanes,
     u8x32,
-    upper,
-    write_f32,
-    zeros,
+    u8x64,
 )
-from engine.kernels.tile import STAGE_2, STAGE_8, offset_at, scale_at, tile_dot_6bit_16
+from engine.kernels.tile import tile_dot_6bit_16
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
-from engine.quants.layouts import add_half, store_half, times
+from engine.quants.k_blocks import (
+    dot4_blocks,
+    dot_blocks,
+    unpack_blocks,
+)
+from engine.quants.layouts import (
+    bytes_of,
+    times_16,
+    words_of,
+)
 
 BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
 BYTES = BLOCK.itemsize
@@ -66,71 +66,59 @@ def dequantize(blocks: Blocks) -> Floats:
 
 
 @inline
-def group_scales(block):
-    """d * scale of the sixteen groups: two f32x8."""
-    raw = load(i8x16, block + 192)
-    d = read_f16(block + 208)
-    return times(lower(raw), d), times(upper(raw), d)
+def scales(block):
+    """d * scale and -32 d * scale of the sixteen groups: two f32x16."""
+    scale = times_16(load(i8x16, block + 192), read_f16(block + 208))
+    return scale, mul(scale, splat(f32x16, -32.0))
+
+
+# Where the high bits of i and i + 32, and of i + 64 and i + 96, are, and how far from bit 4.
+_BITS_0, _UP_0 = bytes_of(3, 12), words_of(4, 2)
+_BITS_1, _DOWN_1 = bytes_of(48, 192), words_of(0, 2)
 
 
 @inline
-def six_bits(block, half):
-    """The 128 weights of a half, 0..63: four u8x32."""
-    a, b = load(u8x32, block + 64 * half), load(u8x32, block + 64 * half + 32)
-    h = load(u8x32, block + 128 + 32 * half)
+def _half(ql, qh):
+    low, h = load(u8x64, ql), load_twice(u8x32, qh)
     return (
-        bor(mask(a, 15), shl(mask(h, 3), 4)),
-        bor(mask(b, 15), shl(mask(h, 12), 2)),
-        bor(shr(a, 4), mask(h, 48)),
-        bor(shr(b, 4), shr(mask(h, 192), 2)),
+        bor(mask(low, 15), shl_words(mask_lanes(h, _BITS_0), _UP_0)),
+        bor(shr(low, 4), shr_words(mask_lanes(h, _BITS_1), _DOWN_1)),
     )
+
+
+@inline
+def weights(block):
+    """The 256 weights, 0..63: four u8x64."""
+    w0, w1 = _half(block, block + 128)
+    w2, w3 = _half(block + 64, block + 160)
+    return w0, w1, w2, w3
 
 
 @part(6)
 def dot_q6_k(w, row_bytes, n_rows, n_in, x, out):
-    d_x, h_x = fine8_d(x, n_in), fine8_h(x, n_in)
-    for r in range(n_rows):
-        block = w + r * row_bytes
-        even, odd = zeros(f32x8), zeros(f32x8)  # two sums: one would wait for itself
-        offsets = zeros(f32x8)
-        for b in range(n_in // 256):
-            prefetch(block + AHEAD)
-            prefetch(block + AHEAD + 64)
-            prefetch(block + AHEAD + 128)
-            prefetch(block + AHEAD + 192)
-            first, second = group_scales(block)
-            offsets = fma(first, load(f32x8, h_x + 64 * b), offsets)
-            offsets = fma(second, load(f32x8, h_x + 64 * b + 32), offsets)
-            x_b, d = x + 256 * b, d_x + 256 * b
-            even, odd = add_half(even, odd, six_bits(block, 0), x_b, d, first)
-            even, odd = add_half(even, odd, six_bits(block, 1), x_b + 128, d + 128, second)
-            block += BYTES
-        total = fma(offsets, splat(f32x8, -32.0), add(even, odd))
-        write_f32(out + 4 * r, sum_lanes(total))
+    dot_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
+
+
+@part(8)
+def dot4_q6_k(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
+    dot4_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
 
 
 @part(6)
 def unpack_q6_k(w, row_bytes, n_rows, k0, kn, tile):
-    scale_out, offset_out = scale_at(tile, kn), offset_at(tile, kn, 16)
-    rows = stack(STAGE_8)  # eight runs of L rows of 32 bytes
-    scales, offsets = stack(STAGE_2), stack(STAGE_2)  # two runs of L rows of eight floats
-    for b in range(kn // 256):
-        for r in range(L):
-            block = w + min(r, n_rows - 1) * row_bytes + (k0 // 256 + b) * BYTES
-            first, second = group_scales(block)
-            store(scales + 32 * r, first)
-            store(scales + (L + r) * 32, second)
-            store(offsets + 32 * r, mul(first, splat(f32x8, -32.0)))
-            store(offsets + (L + r) * 32, mul(second, splat(f32x8, -32.0)))
-            store_half(rows + 32 * r, six_bits(block, 0))
-            store_half(rows + (4 * L + r) * 32, six_bits(block, 1))
-        for g in range(8):
-            interleave(rows + g * L * 32, tile + (8 * b + g) * 32 * L)
-        for half in range(2):
-            interleave(scales + half * L * 32, scale_out + (16 * b + 8 * half) * 4 * L)
-            interleave(offsets + half * L * 32, offset_out + (16 * b + 8 * half) * 4 * L)
+    unpack_blocks(scales, weights, 16, BYTES, w, row_bytes, n_rows, k0, kn, tile)
 
 
 QUANT = QuantType(
-    "Q6_K", 14, BLOCK, 256, 16, dequantize, FewInput.FINE8, dot_q6_k, unpack_q6_k, tile_dot_6bit_16
+    name="Q6_K",
+    ggml_type=14,
+    block=BLOCK,
+    block_size=256,
+    group=16,
+    dequantize=dequantize,
+    few_input=FewInput.FINE8,
+    dot=dot_q6_k,
+    dot4=dot4_q6_k,
+    unpack=unpack_q6_k,
+    tile_dot=tile_dot_6bit_16,
 )

@@ -11,27 +11,28 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.activation import dot_group, q8_d
+from engine.kernels.activation import q8_d
 from engine.kernels.op import AHEAD, part
 from engine.kernels.simd import (
+    FOUR,
+    ONE,
     WIDE_SIGNED,
     L,
     add,
     f32xL,
     flip,
+    group_dot,
     interleave,
     load,
     load_wide,
     prefetch,
     read_f16,
-    read_f32,
-    splat,
     stack,
     store,
-    sum_lanes,
     u8x32,
     write_f32,
-    zeros,
+    write_sums,
+    zero_sums,
 )
 from engine.kernels.tile import STAGE, offset_at, scale_at, tile_dot_8bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
@@ -45,27 +46,37 @@ def dequantize(blocks: Blocks) -> Floats:
 
 
 @inline
-def _add_block(sums, block, x, d_x):
-    scale = splat(f32xL, read_f16(block) * read_f32(d_x))
-    return dot_group(sums, load_wide(WIDE_SIGNED, block + 2), x, scale)
+def _add_block(sums, block, x, d_x, x_bytes):
+    weights = load_wide(WIDE_SIGNED, block + 2)
+    return group_dot(sums, weights, x, d_x, x_bytes, read_f16(block))
 
 
-@part(6)
-def dot_q8_0(w, row_bytes, n_rows, n_in, x, out):
+@inline
+def _dot(rows, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
     n = n_in // 32
     d_x = q8_d(x + n_in, n_in)
     for r in range(n_rows):
         block = w + r * row_bytes
-        even, odd = zeros(f32xL), zeros(f32xL)  # two sums: one would wait for itself
+        even, odd = zero_sums(rows, f32xL), zero_sums(rows, f32xL)  # one would wait for itself
         for b in range(0, n - 1, 2):
             prefetch(block + AHEAD)
             prefetch(block + AHEAD + BYTES)
-            even = _add_block(even, block, x + 64 * b, d_x + 4 * b)
-            odd = _add_block(odd, block + BYTES, x + 64 * b + 64, d_x + 4 * b + 4)
+            even = _add_block(even, block, x + 64 * b, d_x + 4 * b, x_bytes)
+            odd = _add_block(odd, block + BYTES, x + 64 * b + 64, d_x + 4 * b + 4, x_bytes)
             block += 2 * BYTES
         if n % 2:
-            even = _add_block(even, block, x + 64 * (n - 1), d_x + 4 * (n - 1))
-        write_f32(out + 4 * r, sum_lanes(add(even, odd)))
+            even = _add_block(even, block, x + 64 * (n - 1), d_x + 4 * (n - 1), x_bytes)
+        write_sums(out + 4 * r, out_bytes, add(even, odd))
+
+
+@part(6)
+def dot_q8_0(w, row_bytes, n_rows, n_in, x, out):
+    _dot(ONE, w, row_bytes, n_rows, n_in, x, 0, out, 0)
+
+
+@part(8)
+def dot4_q8_0(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
+    _dot(FOUR, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
 
 
 @part(6)
@@ -83,5 +94,15 @@ def unpack_q8_0(w, row_bytes, n_rows, k0, kn, tile):
 
 
 QUANT = QuantType(
-    "Q8_0", 8, BLOCK, 32, 32, dequantize, FewInput.Q16, dot_q8_0, unpack_q8_0, tile_dot_8bit
+    name="Q8_0",
+    ggml_type=8,
+    block=BLOCK,
+    block_size=32,
+    group=32,
+    dequantize=dequantize,
+    few_input=FewInput.Q16,
+    dot=dot_q8_0,
+    dot4=dot4_q8_0,
+    unpack=unpack_q8_0,
+    tile_dot=tile_dot_8bit,
 )

@@ -70,6 +70,7 @@ class ChatCompletionRequest(ConstraintFields):
         return Ask(
             [prompt],
             self.sampling_params(defaults),
+            self.options(),
             n=self.n or 1,
             constraint=self.constraint(),
             tool_choice=choice,

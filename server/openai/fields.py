@@ -6,7 +6,7 @@ import dataclasses
 
 from pydantic import Field
 
-from engine import SamplingParams
+from engine import InvalidRequest, RequestOptions, SamplingParams
 from server.request_object import RequestBody, RequestObject
 from server.sampling_fields import Int32, SamplingFields
 
@@ -27,6 +27,9 @@ class CompletionFields(SamplingFields, RequestBody):
     stream_options: StreamOptions | None = None
     return_progress: bool | None = None  # llama.cpp's name for include_progress
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    user: str | None = None
+    priority: Int32 | None = None  # a higher one runs first, where the policy is "priority"
+    max_time_ms: float | None = None  # for queue, prefill and decode together
     n_probs: Int32 | None = Field(None, ge=0)  # llama.cpp's way to ask for logprobs; 0 = none
 
     @property
@@ -37,6 +40,16 @@ class CompletionFields(SamplingFields, RequestBody):
     def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
         params = super().sampling_params(defaults)
         return dataclasses.replace(params, n_probs=self.wanted_probs)
+
+    def options(self) -> RequestOptions:
+        """What is asked of the engine beside sampling. Raises: InvalidRequest."""
+        if self.max_time_ms is not None and not 0 < self.max_time_ms < 1e10:
+            raise InvalidRequest(
+                f"max_time_ms must be more than 0 and less than 1e10, not {self.max_time_ms:g}",
+                "max_time_ms",
+            )
+        max_time_s = None if self.max_time_ms is None else self.max_time_ms / 1e3
+        return RequestOptions(priority=self.priority or 0, max_time_s=max_time_s)
 
     @property
     def include_usage(self) -> bool:

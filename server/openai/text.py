@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from fastapi import APIRouter, Request, Response
 from pydantic import Field, PlainValidator, ValidationInfo
 
-from engine import InvalidRequest, SamplingParams
+from engine import InvalidRequest, RequestOptions, SamplingParams
 from server.answer import answer
 from server.ask import Ask, TextPrompt
 from server.encoder import Encoder
@@ -82,6 +82,13 @@ class CompletionRequest(ConstraintFields):
     def wanted_probs(self) -> int | None:
         return super().wanted_probs if self.logprobs is None else self.logprobs
 
+    def options(self) -> RequestOptions:
+        """An editor asks for the text at the cursor again and again: only the newest counts."""
+        options = super().options()
+        if not (self.suffix and self.user):
+            return options
+        return dataclasses.replace(options, replaces_key=f"suffix of {self.user}")
+
     def ask(self, defaults: SamplingParams) -> Ask:
         n, best_of = self.n or 1, self.best_of or self.n or 1
         if best_of < n:
@@ -99,6 +106,7 @@ class CompletionRequest(ConstraintFields):
         return Ask(
             prompts,
             params,
+            self.options(),
             n=n,
             best_of=best_of if best_of > n else None,
             constraint=self.constraint(),

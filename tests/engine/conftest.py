@@ -19,5 +19,7 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def engine(model_path: Path) -> Iterator[Engine]:
-    with Engine(EngineConfig(model_path, n_ctx=N_CTX, prefill_chunk=64, max_waiting=2)) as engine:
+    with Engine(
+        EngineConfig(model_path, disk_bytes=0, n_ctx=N_CTX, prefill_chunk=64, max_waiting=2)
+    ) as engine:
         yield engine

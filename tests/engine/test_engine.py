@@ -137,7 +137,7 @@ def test_an_iterator_that_is_closed_cancels(engine: Engine) -> None:
 
 def test_loading_tells_how_far_it_is(model_path: Path) -> None:
     heard: list[LoadProgress] = []
-    Engine(EngineConfig(model_path, n_ctx=64), heard.append).close()
+    Engine(EngineConfig(model_path, disk_bytes=0, n_ctx=64), heard.append).close()
     stages = list(dict.fromkeys(p.stage for p in heard))
     assert stages == ["opening model", "reading tokenizer", "compiling kernels"]
     assert heard[-1].done == heard[-1].total > 5
@@ -209,7 +209,7 @@ def test_a_load_that_fails_leaves_nothing_behind(
     if point == "pages":  # by then the team's threads run
         monkeypatch.setattr("engine.kv_cache.PagePool.__init__", no_memory)
     try:
-        Engine(EngineConfig(path, n_ctx=64, n_threads=2), listeners.get(point))
+        Engine(EngineConfig(path, disk_bytes=0, n_ctx=64, n_threads=2), listeners.get(point))
     except (EngineError, Stop) as error:
         assert isinstance(error, EngineError) == (point == "tokenizer")
     else:
@@ -221,7 +221,7 @@ def test_a_load_that_fails_leaves_nothing_behind(
 
 
 def test_close_ends_every_thread(model_path: Path) -> None:
-    engine = Engine(EngineConfig(model_path, n_ctx=64, n_threads=2))
+    engine = Engine(EngineConfig(model_path, disk_bytes=0, n_ctx=64, n_threads=2))
     assert {"rushlight-engine", "rushlight-1"} <= set(our_threads())
     engine.close()
     engine.close()
@@ -236,7 +236,7 @@ def test_an_embedding_with_fewer_rows_than_tokens_is_refused(tmp_path: Path) -> 
 
 def test_rows_beyond_the_vocabulary_are_never_chosen(tmp_path: Path) -> None:
     path = write_tiny_gguf(tmp_path / "padded.gguf", n_padding=500)
-    with Engine(EngineConfig(path, n_ctx=64)) as engine:
+    with Engine(EngineConfig(path, disk_bytes=0, n_ctx=64)) as engine:
         params = SamplingParams(temperature=2, top_k=0, top_p=1, min_p=0, max_tokens=40)
         events = list(engine.generate(PROMPT, params))
         n_vocab = engine.tokenizer.n_vocab
@@ -250,6 +250,50 @@ def test_generate_refuses_before_anything_is_asked_of_its_events(engine: Engine)
 
 def test_who_hears_the_last_event_may_ask_for_more_at_once(model_path: Path) -> None:
     """The engine is free by then: with no room in the queue a follow-up is still taken."""
-    with Engine(EngineConfig(model_path, n_ctx=N_CTX, max_waiting=0)) as engine:
+    with Engine(EngineConfig(model_path, disk_bytes=0, n_ctx=N_CTX, max_waiting=0)) as engine:
         for _ in range(30):
             run(engine, PROMPT, always(A, max_tokens=1))
+
+
+THINKING_TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{{ m.content.split('</think>')[-1] if m.role == 'assistant' else m.content }}"
+    "{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def test_an_answer_behind_dropped_thinking_is_read_in_idle_time(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "thinking.gguf", chat_template=THINKING_TEMPLATE, n_ctx=512)
+    with Engine(EngineConfig(path, disk_bytes=0, n_ctx=512)) as engine:
+        chat = [{"role": "user", "content": "Why is the sky blue? " * 3}]
+        prompt = engine.encode_chat(chat)
+        answer = "Because of how light is scattered. " * 3
+        reply = engine.encode_prompt("<think>" + "hm " * 30 + "</think>" + answer)
+        # The reply as if it had been written: the same tokens, read after the prompt.
+        run(engine, [*prompt, *reply], always(IM_END, max_tokens=1))
+        chat.append({"role": "assistant", "content": answer})
+        later = engine.encode_chat([*chat, {"role": "user", "content": "Really?"}])
+        assert engine.estimate(later).n_cached == len(prompt)
+        engine.prepare_next_turn(chat)
+        limit = time.monotonic() + 5
+        while engine.estimate(later).n_cached < len(later) - len("Really?") - 12:
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+        params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+        found, finished = run(engine, later, params)
+        assert finished.n_cached > len(prompt) + len(engine.encode_prompt(answer))
+        engine._cache.clear()
+        assert run(engine, later, params)[0] == found
+
+
+def test_a_long_chat_loses_its_oldest_turns(engine: Engine) -> None:
+    chat = [{"role": "system", "content": "Be brief."}]
+    for i in range(9):
+        chat += [{"role": r, "content": f"{r} {i}"} for r in ("user", "assistant")]
+    chat.append({"role": "user", "content": "And now?"})
+    fitted = engine.fit_chat(chat, n_reply=32)
+    assert fitted.n_dropped > 0
+    assert (fitted.messages[0], fitted.messages[-1]) == (chat[0], chat[-1])
+    assert len(fitted.prompt_ids) <= N_CTX - 32
+    assert engine.encode_chat(fitted.messages) == fitted.prompt_ids

@@ -154,6 +154,22 @@ def test_recursion_that_can_end_is_fine(tokenizer: Tokenizer) -> None:
     assert not verdict(grammar, tokenizer, '{"v":1,"next":{"v":2,"next":{}}}')
 
 
+def test_references_may_be_many_and_in_circles(tokenizer: Tokenizer) -> None:
+    """Neither recursion nor time runs away."""
+
+    def chain(n: int, last: Any, step: Any) -> dict[str, Any]:
+        steps = {f"x{i}": step({"$ref": f"#/$defs/x{i + 1}"}) for i in range(n)}
+        return {"$ref": "#/$defs/x0", "$defs": {**steps, f"x{n}": last}}
+
+    straight = Grammar.compile("json_schema", chain(900, {"type": "null"}, lambda r: r), tokenizer)
+    assert verdict(straight, tokenizer, "null")
+    twice = chain(60, {"$ref": "#/$defs/x0"}, lambda r: {"anyOf": [r, {"allOf": [r, r]}]})
+    with pytest.raises(InvalidRequest, match="requires itself"):
+        Grammar.compile("json_schema", twice, tokenizer)
+    with pytest.raises(InvalidRequest, match="more than 1000"):
+        Grammar.compile("json_schema", chain(1001, {}, lambda r: r), tokenizer)
+
+
 def test_whitespace_is_limited_but_in_strings(tokenizer: Tokenizer) -> None:
     grammar = Grammar.compile("json_object", None, tokenizer)
     assert verdict(grammar, tokenizer, "{" + " " * 16 + "}")

@@ -34,3 +34,10 @@ def test_an_empty_pool_says_so() -> None:
     with pytest.raises(MemoryError, match="all 1 KV pages"):
         pool.take()
     assert pool.n_bytes == pool.page_bytes
+
+
+def test_a_view_is_the_pages_memory_to_the_last_page() -> None:
+    pool = PagePool(3, 5000)
+    for page in (0, 1, 2):
+        pool.view(page)[:] = bytes([page]) * pool.page_bytes
+    assert [set(pool.view(page)) for page in (0, 1, 2)] == [{0}, {1}, {2}]

@@ -4,8 +4,6 @@ option.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,43 +11,16 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as T
 
-from engine.chat import Chat, n_pages
-from engine.gguf_file import GGUFFile
-from engine.kv_cache import PagePool
-from engine.model import Cancelled, Model
-from engine.model_config import ModelConfig
+from engine.model import Cancelled
 from engine.quants import QUANTS
 from engine.quants.base import FewInput
-from engine.weights import Weights
 from tests.reference import ReferenceModel
+from tests.tiny_chat import chat_of, relative_rms, score
 from tests.tiny_gguf import write_tiny_gguf
-
-N_CTX = 200
-
-
-@contextmanager
-def chat_of(path: Path, max_rows: int = 64, n_threads: int = 2) -> Iterator[Chat]:
-    with GGUFFile(path) as gguf:
-        config = ModelConfig.from_gguf(gguf)
-        model = Model(config, Weights.from_gguf(gguf, config), max_rows, n_threads)
-        try:
-            yield Chat(model, PagePool(n_pages(N_CTX), model.page_bytes), N_CTX)
-        finally:
-            model.close()
 
 
 def ids(n: int, n_vocab: int = 270) -> list[int]:
     return [int(i) for i in np.random.default_rng(3).integers(0, n_vocab, n)]
-
-
-def score(chat: Chat, tokens: list[int], chunk: int) -> np.ndarray:
-    chat.restart()
-    parts = [chat.score(tokens[i : i + chunk]).copy() for i in range(0, len(tokens), chunk)]
-    return np.concatenate(parts)
-
-
-def relative_rms(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.sqrt(np.mean((found - expected) ** 2)) / expected.std())
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -65,9 +36,45 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "linear rope": {"rope_scale": 4.0},
     "odd vocabulary": {"n_vocab": 281},
     "alignment": {"alignment": 64},
-    "qwen2": {"architecture": "qwen2", "qkv_bias": True},
-    "gemma3": {"architecture": "gemma3", "gemma": True, "n_layer": 7, "window": 40},
-    "gemma3 of one page": {"architecture": "gemma3", "gemma": True, "n_layer": 7, "window": 64},
+    "qwen2": {"architecture": "qwen2", "biases": ("attn_q", "attn_k", "attn_v")},
+    "gemma3": {
+        "architecture": "gemma3",
+        "head_norms": "head",
+        "post_norms": True,
+        "n_layer": 7,
+        "window": 40,
+    },
+    "gemma2": {
+        "architecture": "gemma2",
+        "post_norms": True,
+        "n_layer": 4,
+        "window": 40,
+        "keys": {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    },
+    "a window in all layers": {"window": 40},
+    "far beyond yarn's context": {
+        "keys": {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 8.0,
+            "rope.scaling.original_context_length": 32,
+        }
+    },
+    "long rope": {
+        "architecture": "phi3",
+        "fused": ("attn_qkv", "ffn_up"),
+        "long_rope": True,
+        "keys": {
+            "rope.scaling.original_context_length": 32,
+            "rope.scaling.attn_factor": 1.19,
+        },
+    },
+    "gemma3 of one page": {
+        "architecture": "gemma3",
+        "head_norms": "head",
+        "post_norms": True,
+        "n_layer": 7,
+        "window": 64,
+    },
 }
 
 
@@ -113,7 +120,7 @@ def test_mixed_types_read_the_same_input(tmp_path: Path) -> None:
     tokens = ids(40)
     expected = ReferenceModel.from_gguf(path).logits(tokens)
     with chat_of(path) as chat:
-        assert relative_rms(score(chat, tokens, chunk=16), expected) < TWO_PLANES
+        assert relative_rms(score(chat, tokens, chunk=20), expected) < TWO_PLANES
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3])

@@ -48,12 +48,18 @@ def input_rows(form: FewInput | None, x: np.ndarray) -> tuple[np.ndarray, np.nda
     """(memory of the rows in a few-row form, or q8 for None; the values that they stand for)."""
     if form is FewInput.FLOATS:
         return x, x.astype(np.float64)
-    per_scale = 4 if form is FewInput.FINE8 else 32
     most, dtype = (32767, np.int16) if form is FewInput.Q16 else (127, np.int8)
-    blocks = x.reshape(len(x), -1, per_scale)
+    blocks = x.reshape(len(x), -1, 32)
+    if form is FewInput.FINE8:  # quarters 0 and 2 of each 16 share a scale, and 1 and 3
+        blocks = x.reshape(len(x), -1, 2, 2, 4).swapaxes(2, 3).reshape(len(x), -1, 8)
     d = (np.abs(blocks).max(-1) / np.float32(most)).astype(np.float32)
     q = np.rint(blocks / d[..., None])
     values = (d[..., None].astype(np.float64) * q).reshape(x.shape)
+    if form is FewInput.FINE8:
+        values = values.reshape(len(x), -1, 2, 2, 4).swapaxes(2, 3).reshape(x.shape)
+        # [128s, halves, 16s, scales, quarters, 4] to the order that activation.py draws
+        q = q.reshape(len(x), -1, 2, 4, 2, 2, 4).transpose(0, 1, 5, 3, 2, 4, 6)
+        d = d.reshape(len(x), -1, 2, 4, 2).transpose(0, 1, 3, 2, 4).reshape(len(x), -1)
     s, h = (values.reshape(len(x), -1, n).sum(-1).astype(np.float32) for n in (32, 16))
     parts = [q.reshape(x.shape).astype(dtype), d, s, h]
     rows = np.concatenate([p.view(np.uint8).reshape(len(x), -1) for p in parts], axis=1)
@@ -111,6 +117,26 @@ def test_dot_of_odd_number_of_blocks(quant: QuantType) -> None:
     )
     expected = reference(quant, weights) @ values[0]
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+@types
+def test_dot4_equals_dot_to_the_last_bit(quant: QuantType) -> None:
+    """A chat must say the same alone and beside others."""
+    n_rows, n_in = 5, max(quant.block_size, 32) * 3
+    weights = random_weights(quant, n_rows, n_in)
+    x = np.random.default_rng(1).standard_normal((4, n_in)).astype(np.float32)
+    rows, _ = input_rows(quant.few_input, x)
+    together = np.zeros((4, n_rows + 3), np.float32)
+    address, row_bytes = weights.ctypes.data, quant.row_bytes(n_in)
+    call(
+        quant.dot4,
+        *(address, row_bytes, n_rows, n_in, rows.ctypes.data, rows.strides[0]),
+        *(together.ctypes.data, together.strides[0]),
+    )
+    alone = np.zeros((4, n_rows), np.float32)
+    for row, out in zip(rows, alone, strict=True):
+        call(quant.dot, address, row_bytes, n_rows, n_in, row.ctypes.data, out.ctypes.data)
+    np.testing.assert_array_equal(together[:, :n_rows], alone)
 
 
 @types

@@ -34,6 +34,10 @@ PARAMETERS = {
     "additionalProperties": False,
 }
 HERMES = next(f for f in TABLE if f.openers == ("<tool_call>",) and f.form)
+PLAIN_CALLS = (
+    '{{"name": "f", "arguments": {}}}',
+    '```json\n{{\n  "name": "f",\n  "arguments": {}\n}}\n```',
+)
 FORMATS = [*TABLE[1:], PLAIN]  # the first one's replies have channels, and a parser of their own
 
 
@@ -138,11 +142,14 @@ def test_strict_tools_while_the_model_is_free(
     assert checker.takes(right)
     assert not checker.begins(wrong)
     assert not checker.begins("```python\nf(b=1)\n```")
-    assert not checker.begins('```json\n{"name": "f"')
+    for plain in PLAIN_CALLS:
+        assert checker.takes(plain.format('{"a": "x"}'))
+        assert read(tool_format, plain.format('{"a": "x"}'), tools())[:2] == (["f"], '{"a": "x"}')
+        assert not checker.begins(plain.format('{"b": 1}'))
+    assert not checker.begins('```json\n{"name": "h"')
     if tool_format.form and any(right.startswith(opener) for opener in tool_format.openers):
         assert checker.takes(f"Well. {right}")
         assert not checker.begins(f"Well. {wrong}")
-        assert not checker.begins('{"name": "f"')
 
 
 def test_text_or_calls(tokenizer: Tokenizer) -> None:

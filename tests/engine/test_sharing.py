@@ -41,7 +41,7 @@ def make_engine(model_path: Path) -> Iterator[MakeEngine]:
     engines: list[Engine] = []
 
     def make(**options: object) -> Engine:
-        config = EngineConfig(model_path, n_ctx=N_CTX, prefill_chunk=64, **options)  # type: ignore[arg-type]
+        config = EngineConfig(model_path, disk_bytes=0, n_ctx=N_CTX, prefill_chunk=64, **options)  # type: ignore[arg-type]
         engines.append(Engine(config))
         return engines[-1]
 
@@ -62,7 +62,7 @@ def ids_of(listener: Listener) -> list[int]:
 def solo(model_path: Path) -> list[list[int]]:
     """Each reply by an engine that keeps nothing of the one before."""
     replies = []
-    with Engine(EngineConfig(model_path, n_ctx=N_CTX, prefill_chunk=64)) as engine:
+    with Engine(EngineConfig(model_path, disk_bytes=0, n_ctx=N_CTX, prefill_chunk=64)) as engine:
         for prompt, n in zip(PROMPTS, LENGTHS, strict=True):
             engine._cache.clear()
             replies.append(

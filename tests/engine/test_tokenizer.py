@@ -135,32 +135,6 @@ def test_a_large_sentencepiece_vocabulary() -> None:
         assert tokenizer.decode(ids) == golden["text"]
 
 
-# --- pre-tokenizers: how a text is cut, by the families' published expressions -------------------
-
-
-@pytest.mark.parametrize(
-    ("pre", "text", "words"),
-    [
-        ("llama-bpe", "I'LL 3333!!\n\n  x", ["I", "'LL", " ", "333", "3", "!!\n\n", " ", " x"]),
-        ("qwen2", "I'LL 333!!\n\n  x", ["I", "'LL", " ", "3", "3", "3", "!!\n\n", " ", " x"]),
-        ("gpt-2", "I'll I'L 33!!\n\n  x", ["I", "'ll", " I", "'", "L", " 33", "!!", "\n\n ", " x"]),
-        ("smollm", "x 333!! y", ["x", " ", "3", "3", "3", "!!", " y"]),
-        ("default", "a.b 33333, x", ["a", ".", "b", " ", "333", "33", ",", " x"]),
-        ("deepseek-llm", "It's 123年!\n b。", ["It", "'", "s", " ", "123", "年", "!", "\n", " b",
-         "。"]),
-        ("deepseek-llm", " ок ق漢가 x\u3000、 ", [" ок", " ق", "漢가", " x", "\u3000、", " "]),
-        ("deepseek-llm", "aЯ ὗ", ["a", "Я", " ", "ὗ"]),  # its : to ~ and U+0800 to 一 hold letters
-        ("falcon", "I've 12345 `x`|y~ a.b", ["I", "'", "ve", " ", "123", "45", " ", "`", "x", "`|",
-         "y", "~", " a", ".", "b"]),
-        ("llama-bpe", "(x)\r\n a\t\tb", ["(x", ")\r\n", " a", "\t", "\tb"]),
-        ("gpt-2", "naïve 東京🦙", ["naïve", " 東京", "🦙"]),
-    ],
-)  # fmt: skip
-def test_words(pre: str, text: str, words: list[str]) -> None:
-    splitter = PRE_TOKENIZERS[pre].splitter()
-    assert [text[a:b] for _, (a, b) in splitter.pre_tokenize_str(text)] == words
-
-
 def test_pre_tokenizers_are_refused_by_name(make: Callable[..., Tokenizer]) -> None:
     message = r"pre-tokenizer 'banana'.*llama-bpe.*default.*set engine.tokenizer_pre"
     with pytest.raises(UnsupportedModel, match=message):
@@ -170,8 +144,9 @@ def test_pre_tokenizers_are_refused_by_name(make: Callable[..., Tokenizer]) -> N
     with pytest.raises(ConfigError, match="'apple' is no pre-tokenizer"):
         make(pre="banana", pre_substitute="apple")
     assert make(pre="banana", pre_substitute="qwen2").encode("ab", add_special=False)
-    with pytest.raises(UnsupportedModel, match=r"tokenizer 't5'.*gpt2.*llama"):
-        make(model="t5")
+    for kind in ("bert", "t5", "rwkv", "none", "plamo2"):
+        with pytest.raises(UnsupportedModel, match=rf"tokenizer '{kind}'.*gpt2.*llama.*gemma4"):
+            make(model=kind)
 
 
 # --- merging --------------------------------------------------------------------------------------
@@ -213,8 +188,8 @@ def test_time_without_spaces_is_about_linear(text: str, small: Tokenizer) -> Non
 
     half = min(seconds(text[: len(text) // 2]) for _ in range(2))
     whole = min(seconds(text) for _ in range(2))
-    assert whole < 5
-    assert whole < 4 * half + 0.05
+    assert whole < 1
+    assert whole < 3 * half + 0.05
 
 
 @given(st.text())

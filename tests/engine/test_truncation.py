@@ -112,7 +112,7 @@ def test_entropy_by_hand() -> None:
 def first_to_reach(
     order: npt.NDArray[np.int64], probs: npt.NDArray[np.float64], p: float
 ) -> set[int]:
-    n = int(np.searchsorted(np.cumsum(probs[order]), p * (1 - 1e-7))) + 1
+    n = int(np.searchsorted(np.cumsum(probs[order]), p * (1 - 1e-9))) + 1
     return set(order[:n].tolist())
 
 

@@ -58,7 +58,10 @@ def test_an_unchanged_file_is_read(changed: Callable[..., Path]) -> None:
     assert weights.output is weights.token_embd
 
 
-@pytest.mark.parametrize("name", [Q, "blk.0.attn_norm.weight", "output_norm.weight"])
+NEEDED = ("attn_norm", "ffn_norm", "ffn_gate", "attn_output")
+
+
+@pytest.mark.parametrize("name", [Q, "output_norm.weight", *(f"blk.0.{n}.weight" for n in NEEDED)])
 def test_a_missing_tensor(name: str, changed: Callable[..., Path]) -> None:
     path = changed(lambda tensors: tensors.pop(name))
     with pytest.raises(GGUFError) as caught:
@@ -101,4 +104,52 @@ def test_axes_of_one_at_the_end_do_not_matter(changed: Callable[..., Path]) -> N
     def lifted(tensors: Tensors) -> None:
         tensors["output_norm.weight"] = tensors["output_norm.weight"].reshape(1, -1)
 
-    assert read(changed(lifted)).output_norm.shape == (64,)
+    assert read(changed(lifted)).output_norm.weight.shape == (64,)
+
+
+def test_tensors_that_are_several_in_one_become_views_of_their_rows(tmp_path: Path) -> None:
+    path = write_tiny_gguf(
+        tmp_path / "fused.gguf",
+        architecture="phi3",
+        type=T.Q8_0,
+        fused=("attn_qkv", "ffn_up"),
+        biases=("attn_qkv",),
+    )
+    gguf = GGUFFile(path)
+    w = Weights.from_gguf(gguf, ModelConfig.from_gguf(gguf)).blk[1]
+    parts = (w.attn_q, w.attn_k, w.attn_v)
+    start, row_bytes = gguf.address("blk.1.attn_qkv.weight"), 64 // 32 * 34
+    assert [(m.address - start) // row_bytes for m in parts] == [0, 64, 96]
+    assert [m.n_out for m in parts] == [64, 32, 32]
+    bias = gguf.bytes_of("blk.1.attn_qkv.bias").view(np.float32)
+    np.testing.assert_array_equal(np.concatenate([m.bias for m in parts]), bias)
+    assert w.ffn_gate is not None
+    assert w.ffn_gate.address == gguf.address("blk.1.ffn_up.weight")
+    assert w.ffn_up.address == w.ffn_gate.address + 96 * row_bytes
+    assert (w.ffn_gate.n_out, w.ffn_up.n_out) == (96, 96)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("head", (4, 16)), ("each", (4, 16)), ("row", (64,)), (None, None)]
+)
+def test_norms_of_heads_are_told_by_their_shapes(
+    tmp_path: Path, kind: str | None, shape: tuple[int, ...] | None
+) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", head_norms=kind)
+    norm = read(path).blk[0].attn_q_norm
+    assert (None if norm is None else norm.shape) == shape
+
+
+def test_a_layer_without_a_norm_of_its_own_for_feed_forward_is_parallel(tmp_path: Path) -> None:
+    options = {"layer_norm": True, "without": ("ffn_norm",)}
+    path = write_tiny_gguf(tmp_path / "a.gguf", architecture="command-r", **options)
+    assert read(path).blk[0].is_parallel
+    options = {"post_norms": True, "without": ("attn_norm", "ffn_norm")}
+    path = write_tiny_gguf(tmp_path / "b.gguf", architecture="olmo2", **options)
+    assert not read(path).blk[0].is_parallel
+
+
+def test_long_rope_needs_its_factors(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", keys={"rope.scaling.type": "longrope"})
+    with pytest.raises(GGUFError, match=r"rope_factors_long\.weight' is missing"):
+        read(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from engine import (
     QueueFull,
     Replaced,
     RequestOptions,
+    SamplingParams,
     TimedOut,
     Token,
 )
@@ -229,7 +231,9 @@ def test_time_limits_tell_how_far_a_request_was(
 
 
 def test_configured_time_limits(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = EngineConfig(model_path, n_ctx=256, queue_timeout_s=0.1, request_timeout_s=0.4)
+    config = EngineConfig(
+        model_path, disk_bytes=0, n_ctx=256, queue_timeout_s=0.1, request_timeout_s=0.4
+    )
     with Engine(config) as engine:
         slow_down(engine, monkeypatch)
         running, waiting = Listener(), Listener()
@@ -263,7 +267,7 @@ def test_a_newer_request_replaces_a_waiting_one(
 def test_cancelling_one_of_a_batch_touches_nobody_else(
     model_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Engine(EngineConfig(model_path, n_ctx=256, max_running=2)) as engine:
+    with Engine(EngineConfig(model_path, disk_bytes=0, n_ctx=256, max_running=2)) as engine:
         slow_down(engine, monkeypatch)
         leaving, staying = Listener(), Listener()
         first = engine.submit(PROMPT, always(A), leaving)
@@ -306,3 +310,83 @@ def test_it_is_told_where_a_prompt_leaves_its_chat(engine: Engine) -> None:
     assert difference.at == 2 * len(text) + len("The quick ")
     assert difference.cached == "e quick brown fo"
     assert difference.prompt == "e quick red foxT"
+
+
+def lingering(model_path: Path) -> Engine:
+    return Engine(EngineConfig(model_path, disk_bytes=0, n_ctx=256, prefill_chunk=64, linger_s=0.5))
+
+
+def test_a_retry_joins_what_its_client_has_left(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lingering(model_path) as engine:
+        slow_down(engine, monkeypatch)
+        params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+        expected = run(engine, PROMPT, params)[0]
+        first, second = Listener(), Listener()
+        left = engine.submit(PROMPT, params, first)
+        assert first.started.wait(5)
+        left.leave()
+        joined = engine.submit(PROMPT, params, second)
+        left.leave()  # it has no say any more
+        left.cancel()
+        last = second.last()
+        assert isinstance(last, Finished)
+        assert (second.text, last.n_decoded) == (expected, 30)
+        assert not first.ended.is_set()
+        assert joined.progress().n_decoded == 30
+
+
+def test_what_a_client_has_left_ends_soon(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lingering(model_path) as engine:
+        slow_down(engine, monkeypatch)
+        left = Listener()
+        start = time.monotonic()
+        engine.submit(PROMPT, always(A), left).leave()
+        last = left.last()
+        assert isinstance(last, Finished)
+        assert last.finish_reason is FinishReason.CANCELLED
+        assert 0.4 < time.monotonic() - start < 2
+
+        left, other = Listener(), Listener()
+        generation = engine.submit(PROMPT, always(A), left)
+        generation.leave()
+        start = time.monotonic()
+        engine.submit(PROMPT[::-1], always(A, max_tokens=1), other)  # not the same: it comes first
+        other.last()
+        assert time.monotonic() - start < 0.3
+        assert left.ended.is_set()
+
+
+def test_without_lingering_a_client_that_leaves_cancels(engine: Engine) -> None:
+    left = Listener()
+    engine.submit(PROMPT, always(A), left).leave()
+    last = left.last(0.5)
+    assert isinstance(last, Finished)
+    assert last.finish_reason is FinishReason.CANCELLED
+
+
+def test_a_preparation_gives_way_and_is_finished_later(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_down(engine, monkeypatch, 0.1)
+    prompt = PROMPT[::-1] * 14
+    engine._worker.prepare(prompt)
+    time.sleep(0.05)
+    assert run(engine, PROMPT, always(A, max_tokens=2))[0] == "aa"
+    limit = time.monotonic() + 5
+    while engine.estimate(prompt).n_cached < len(prompt) - 1:
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    monkeypatch.undo()
+    assert run(engine, prompt, always(A, max_tokens=1))[1].n_cached == len(prompt) - 1
+
+
+def test_an_errand_is_run_by_the_engine_thread(engine: Engine) -> None:
+    name = engine._worker.call(lambda: threading.current_thread().name).result(5)
+    assert name == "rushlight-engine"
+    with pytest.raises(ZeroDivisionError):
+        engine._worker.call(lambda: 1 // 0).result(5)
+    assert run(engine, PROMPT, always(A, max_tokens=1))[0] == "a"

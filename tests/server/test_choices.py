@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from engine import Token
+from engine import OutOfMemory, Replaced, TimedOut, Token
 from server.openai.logprobs import LEAST, ChatLogprobs, TextLogprobsWriter
 from tests.fake_engine import FakeEngine, Script
 from tests.server.wire import chunks_of
@@ -98,6 +98,35 @@ def test_echo(http: httpx.Client) -> None:
     for choice in (choice for chunk in chunks for choice in chunk["choices"]):
         texts[choice["index"]] += choice["text"]
     assert texts == ["Hello Paris.", "HiParis."]
+
+
+def test_what_is_asked_beside_sampling(http: httpx.Client, fake: FakeEngine) -> None:
+    sent = {"prompt": "x", "suffix": "y", "user": "Ann", "priority": 3, "max_time_ms": 1500}
+    assert http.post(TEXT, json=sent).status_code == 200
+    options = fake.submitted[-1].options
+    assert (options.priority, options.max_time_s) == (3, 1.5)
+    assert options.replaces_key == "suffix of Ann"
+    assert http.post(CHAT, json={**HELLO, "user": "Ann"}).status_code == 200
+    assert fake.submitted[-1].options.replaces_key is None
+    for wrong in (0, -1, 1e11):
+        reply = http.post(CHAT, json={**HELLO, "max_time_ms": wrong})
+        assert reply.json()["error"]["param"] == "max_time_ms"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (Replaced(), 409, "replaced"),
+        (TimedOut(1.0, 5, 10), 504, "timeout"),
+        (OutOfMemory("too little memory"), 503, "out_of_memory"),
+    ],
+)
+def test_how_a_request_may_end_early(
+    http: httpx.Client, fake: FakeEngine, error: Any, status: int, code: str
+) -> None:
+    fake.script = Script(fail_after=0, error=error)
+    reply = http.post(CHAT, json=HELLO)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
 
 
 def test_suffix_asks_for_the_middle(http: httpx.Client, fake: FakeEngine) -> None:

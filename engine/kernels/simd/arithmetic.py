@@ -189,11 +189,7 @@ def sum_lanes(typingctx, v):
     """The sum of an f32 or i32 vector's lanes."""
 
     def codegen(_context, builder, _sig, args):
-        x = args[0]
-        while x.type.count > 1:
-            a, b = ll.halves(builder, x)
-            x = builder.fadd(a, b) if v.elem == "f32" else builder.add(a, b)
-        return builder.extract_element(x, I32(0))
+        return ll.sum_lanes(builder, args[0])
 
     return (types.float32 if v.elem == "f32" else types.int32)(v), codegen
 

@@ -51,6 +51,36 @@ def shr_lanes(typingctx, v, lanes):
 
 
 @intrinsic
+def mask_lanes(typingctx, v, lanes):
+    """The bits of each lane that its own constant has too."""
+
+    def codegen(_context, builder, _sig, args):
+        return builder.and_(args[0], ir.Constant(args[0].type, list(lanes.lanes)))
+
+    return v(v, lanes), codegen
+
+
+def _shift_words(int_op):
+    """A verb on bytes, taken as 16-bit words, each of which is shifted by its own constant."""
+
+    @intrinsic
+    def op(typingctx, v, lanes):
+        def codegen(_context, builder, _sig, args):
+            words = ir.VectorType(ir.IntType(16), v.n // 2)
+            amounts = ir.Constant(words, list(lanes.lanes))
+            shifted = getattr(builder, int_op)(builder.bitcast(args[0], words), amounts)
+            return builder.bitcast(shifted, v.ir)
+
+        return v(v, lanes), codegen
+
+    return op
+
+
+shl_words = _shift_words("shl")
+shr_words = _shift_words("lshr")
+
+
+@intrinsic
 def splat_lane(typingctx, v, lane):
     """Lane number `lane` (a literal) of v in all lanes."""
     if not isinstance(lane, types.IntegerLiteral):

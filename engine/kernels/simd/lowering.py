@@ -244,6 +244,14 @@ def narrow_f16(builder, f, n):
     return builder.trunc(builder.or_(result, sign), i16)
 
 
+def sum_lanes(builder, v):
+    """The sum of the lanes of floats or integers, halves first."""
+    while v.type.count > 1:
+        a, b = halves(builder, v)
+        v = builder.fadd(a, b) if v.type.element == ir.FloatType() else builder.add(a, b)
+    return builder.extract_element(v, I32(0))
+
+
 def rows(builder, address, stride, n):
     """Addresses of n rows, `stride` bytes apart."""
     addresses = [address]

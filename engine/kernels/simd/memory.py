@@ -96,6 +96,17 @@ def load_wide(typingctx, kind, address):
 
 
 @intrinsic
+def load_twice(typingctx, kind, address):
+    """The vector at address, and the same again: a vector of twice its length."""
+
+    def codegen(_context, builder, _sig, args):
+        v = ll.load(builder, args[1], kind.of.ir)
+        return ll.concat(builder, v, v)
+
+    return Vec(kind.of.elem, 2 * kind.of.n)(kind, types.int64), codegen
+
+
+@intrinsic
 def load_nibbles(typingctx, address):
     """32 weights of sixteen bytes as a WIDE tile: first the low nibbles, then the high ones."""
 
@@ -130,16 +141,24 @@ def load_bits(typingctx, kind, address, yes, no):
     return kind.of(kind, types.int64, yes, no), codegen
 
 
-@intrinsic
-def prefetch(typingctx, address):
-    """Ask for a cache line that will be read soon, once, and not again; any address is allowed."""
+def _prefetch(locality):
+    @intrinsic
+    def verb(typingctx, address):
+        def codegen(context, builder, _sig, args):
+            pointer = builder.inttoptr(args[0], I8P)
+            values = [pointer, I32(0), I32(locality), I32(1)]
+            ll.call(builder, "llvm.prefetch.p0", ir.VoidType(), values)
+            return context.get_dummy_value()
 
-    def codegen(context, builder, _sig, args):
-        pointer = builder.inttoptr(args[0], I8P)
-        ll.call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, I32(0), I32(0), I32(1)])
-        return context.get_dummy_value()
+        return types.void(types.int64), codegen
 
-    return types.void(types.int64), codegen
+    return verb
+
+
+# Ask for a cache line that will be read soon, once, and not again; any address is allowed.
+prefetch = _prefetch(0)
+# The same, but only into the L2 cache, which may wait for more lines at a time than the L1.
+prefetch_l2 = _prefetch(2)
 
 
 def _scalar_read(of, numba_type):
@@ -171,6 +190,7 @@ read_i32 = _scalar_read(ir.IntType(32), types.int32)
 read_i64 = _scalar_read(ir.IntType(64), types.int64)
 read_f32 = _scalar_read(ir.FloatType(), types.float32)
 read_f64 = _scalar_read(ir.DoubleType(), types.float64)
+write_u8 = _scalar_write(ir.IntType(8), types.uint8)
 write_u16 = _scalar_write(ir.IntType(16), types.uint16)
 write_i32 = _scalar_write(ir.IntType(32), types.int32)
 write_f32 = _scalar_write(ir.FloatType(), types.float32)
@@ -193,6 +213,19 @@ def read_f16(typingctx, address):
         return builder.extract_element(wide, I32(0))
 
     return types.float32(types.int64), codegen
+
+
+@intrinsic
+def write_f16(typingctx, address, value):
+    """Write an f32 number as a half."""
+
+    def codegen(context, builder, _sig, args):
+        lanes = ll.splat(builder, args[1], ir.VectorType(ir.FloatType(), 8))
+        bits = builder.extract_element(ll.narrow_f16(builder, lanes, 8), I32(0))
+        builder.store(bits, ll.pointer(builder, args[0], bits.type)).align = 1
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float32), codegen
 
 
 @intrinsic

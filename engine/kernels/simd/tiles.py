@@ -47,6 +47,20 @@ def load_tile_f16(typingctx, kind, address, stride):
 
 
 @intrinsic
+def load_tile_i8(typingctx, kind, address, stride):
+    """An f32 tile from signed bytes, its rows `stride` bytes apart."""
+
+    def codegen(_context, builder, _sig, args):
+        vec = kind.of.vec
+        i8s, i32s = (ir.VectorType(ir.IntType(bits), vec.n) for bits in (8, 32))
+        places = ll.places(builder, args[1], args[2], kind.of, element_bytes=1)
+        wide = [builder.sext(ll.load(builder, at, i8s), i32s) for at in places]
+        return ll.tile(builder, kind.of, [builder.sitofp(v, vec.ir) for v in wide])
+
+    return kind.of(kind, types.int64, types.int64), codegen
+
+
+@intrinsic
 def store_tile(typingctx, address, stride, tile):
     """Write a tile, its rows `stride` bytes apart."""
 

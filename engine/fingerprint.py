@@ -1,0 +1,19 @@
+"""By what a model's keys and values are known again, in another process or next week."""
+
+from __future__ import annotations
+
+import hashlib
+
+from engine.gguf_file import GGUFFile
+
+
+def fingerprint(gguf: GGUFFile, *settings: object) -> bytes:
+    """32 bytes: the same for the same file and the same settings that shape what is kept.
+
+    A file is the same when its header, size and time of modification are. Reading gigabytes of
+    weights at each start would cost more than the rare chat that a touched file loses; a header
+    alone is shared by fine-tunes of one model.
+    """
+    digest = hashlib.sha256(gguf.header_bytes.data)
+    digest.update(repr((gguf.n_bytes, gguf.modified_ns, *settings)).encode())
+    return digest.digest()

@@ -1,0 +1,119 @@
+"""The steps themselves: a chunk of a prompt, or the next token of some replies.
+
+For the engine thread only. Who is stepped, and what becomes of a request afterwards, is decided by
+its caller.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Ids
+
+from engine.chat import Chat, next_of
+from engine.chat_cache import ChatCache, NoRoom
+from engine.errors import EngineError
+from engine.generation import Difference
+from engine.model import Model
+from engine.scheduler import Step
+from engine.sequence import Sequence
+from engine.speed import Speed
+from engine.tokenizer import Tokenizer
+
+# How long a chunk of a prompt may take, and tokens below which it costs more than it gains to cut
+# it shorter: alone, what is lost when it is cancelled; beside others, what their replies wait.
+_ALONE_S, _ALONE_LEAST = 1.0, 128
+_OTHERS_WAIT_S, _OTHERS_WAIT_LEAST = 0.5, 32
+_SCORE_BYTES = 1 << 24  # of logits at once, when all are wanted: they grow with the vocabulary
+_IDLE_CHUNK = 64  # tokens: what is lost when a request comes in the middle
+
+
+class Runner:
+    """Steps sequences, and tells `speed` how long it took."""
+
+    def __init__(self, model: Model, cache: ChatCache, tokenizer: Tokenizer, speed: Speed) -> None:
+        self._model, self._cache, self._tokenizer, self._speed = model, cache, tokenizer, speed
+
+    def open(self, sequence: Sequence) -> None:
+        """Give a request its chat: with all of its beginning that is in the cache."""
+        parting = None if sequence.n_decoded else self._cache.parting(sequence.ids)
+        if parting:
+            decode = self._tokenizer.decode
+            sequence.generation.difference = Difference(
+                parting.at, decode(parting.cached_ids), decode(parting.prompt_ids)
+            )
+        sequence.run_on(self._cache.open(sequence.cacheable_ids))
+
+    def run(self, step: Step) -> None:
+        """Raises Cancelled when the batch was cancelled, NoRoom when too few pages are free; then
+        nothing has changed.
+        """
+        if step.is_prefill:
+            self._prefill(step.sequences[0], step.others_wait)
+        else:
+            self._decode(step.sequences)
+
+    def prepare(self, ids: Ids[int]) -> bool:
+        """Read a chunk of a prompt that is going to come. Returns whether there is more to read.
+
+        Raises Cancelled when the batch was cancelled.
+        """
+        n = self._cache.longest_prefix(ids)[1]
+        if n >= len(ids) - 1:
+            return False
+        chat = self._cache.open(ids)
+        try:
+            chunk = ids[len(chat.ids) :][:_IDLE_CHUNK]
+            self._cache.make_room([chat], len(chunk), len(ids))
+            chat.prefill(chunk, want_logits=False)
+        except NoRoom:
+            return False
+        finally:
+            self._cache.close(chat)
+        return True
+
+    def _prefill(self, sequence: Sequence, others_wait: bool) -> None:
+        """Read a chunk of the prompt: all but its last token, which is read as decoding reads."""
+        chat = _chat(sequence)
+        limit_s, least = (
+            (_OTHERS_WAIT_S, _OTHERS_WAIT_LEAST) if others_wait else (_ALONE_S, _ALONE_LEAST)
+        )
+        most = min(max(self._speed.prefill_tokens_in(limit_s), least), self._model.max_rows)
+        is_scored = sequence.is_scored
+        if not is_scored:
+            most = min(most, max(_SCORE_BYTES // (4 * self._tokenizer.n_vocab), 1))
+        n = min(sequence.n_left - 1, most)
+        first = len(chat.ids)
+        self._cache.make_room([chat], n, len(sequence.ids))
+        self._model.batch.rewind()
+        sequence.n_reading = n
+        start = time.perf_counter()
+        try:
+            chunk = sequence.ids[first : first + n]
+            if is_scored:
+                chat.prefill(chunk, want_logits=False)
+            else:
+                sequence.score(first, chat.score(chunk)[:, : self._tokenizer.n_vocab])
+        finally:
+            sequence.n_reading = 0
+        if is_scored:
+            self._speed.note_prefill(n, time.perf_counter() - start)
+        sequence.n_prefilled = max(sequence.n_prefilled, len(chat.ids))
+
+    def _decode(self, sequences: tuple[Sequence, ...]) -> None:
+        """The next token of each."""
+        chats = [_chat(sequence) for sequence in sequences]
+        self._cache.make_room(chats, 1, max(len(sequence.ids) for sequence in sequences))
+        start = time.perf_counter()
+        logits = next_of(chats, [sequence.ids[-1] for sequence in sequences])
+        self._speed.note_decode(time.perf_counter() - start)
+        for i, sequence in enumerate(sequences):
+            sequence.n_prefilled = len(sequence.prompt_ids)
+            try:
+                sequence.choose(logits[i, : self._tokenizer.n_vocab])
+            except EngineError as error:  # this request's own: no token may be chosen
+                sequence.fail(error)
+
+
+def _chat(sequence: Sequence) -> Chat:
+    assert sequence.chat is not None, "a request that waits is not stepped"
+    return sequence.chat

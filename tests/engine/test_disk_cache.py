@@ -1,0 +1,214 @@
+"""Chats on the disk: found by their tokens, bounded, and never fatal."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine import disk_cache
+from engine.chat_file import file_bytes
+from engine.disk_cache import DiskCache
+
+KEY, OTHER_KEY = bytes(32), bytes([1] * 32)
+PAGE_BYTES = 4096
+MANY = 1 << 30
+
+
+def page(seed: int) -> memoryview:
+    return memoryview(bytearray(np.random.default_rng(seed).bytes(PAGE_BYTES)))
+
+
+def pages_for(ids: list[int]) -> list[memoryview]:
+    """Contents that follow from the tokens before and in each page, as keys and values do."""
+    return [page(abs(hash(tuple(ids[: i + 64])))) for i in range(0, len(ids), 64)]
+
+
+def empty(n: int) -> list[memoryview]:
+    return [memoryview(bytearray(PAGE_BYTES)) for _ in range(n)]
+
+
+def chat(seed: int, n: int = 100) -> list[int]:
+    return [int(i) for i in np.random.default_rng(seed).integers(0, 50_000, n)]
+
+
+def cache_in(folder: Path, limit_bytes: int = MANY, key: bytes = KEY) -> DiskCache:
+    return DiskCache(folder, limit_bytes, key, PAGE_BYTES)
+
+
+def stored(folder: Path) -> list[Path]:
+    """Least recently used first."""
+    return sorted(folder.glob("*.chat"), key=lambda p: p.stat().st_mtime_ns)
+
+
+def used_s_ago(path: Path, seconds: float) -> None:
+    os.utime(path, (time.time() - seconds,) * 2)
+
+
+def test_a_stored_chat_is_found_after_a_restart(tmp_path: Path) -> None:
+    ids = chat(1, 200)
+    assert cache_in(tmp_path / "new" / "folder").store(ids, pages_for(ids))
+    cache = cache_in(tmp_path / "new" / "folder")
+    match = cache.longest_prefix([*ids[:150], 7, 8, 9])
+    assert match
+    assert (match.n_common, match.n_stored) == (150, 200)
+    pages = empty(3)
+    assert cache.load(match, pages)
+    assert pages == pages_for(ids)[:3]
+
+
+def test_the_longest_beginning_wins(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    a = chat(1, 120)
+    b = [*a[:80], *chat(2, 40)]
+    c = chat(3, 300)
+    for ids in (a, b, c):
+        assert cache.store(ids, pages_for(ids))
+    match = cache.longest_prefix([*a[:80], *b[80:90], 1, 2])
+    assert match
+    assert (match.n_common, match.n_stored) == (90, 120)
+    pages = empty(2)
+    assert cache.load(match, pages)
+    assert pages == pages_for(b)
+    assert cache.longest_prefix([c[0] + 1, *c]) is None
+    assert cache.longest_prefix([]) is None
+
+
+def test_a_longer_chat_replaces_its_beginning(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    ids = chat(1, 300)
+    for n in (100, 300):
+        assert cache.store(ids[:n], pages_for(ids[:n]))
+        assert len(stored(tmp_path)) == cache.n_chats == 1
+    before = stored(tmp_path)
+    assert cache.store(ids[:200], [])  # is there, within the longer one: nothing is written
+    assert stored(tmp_path) == before
+
+
+def test_other_models_and_layouts_are_not_ours(tmp_path: Path) -> None:
+    ids = chat(1)
+    assert cache_in(tmp_path).store(ids, pages_for(ids))
+    assert cache_in(tmp_path, key=OTHER_KEY).longest_prefix(ids) is None
+    assert len(stored(tmp_path)) == 1
+
+
+def test_the_least_recently_used_go_first_whoever_they_are(tmp_path: Path) -> None:
+    limit = 3 * file_bytes(100, PAGE_BYTES)
+    other = cache_in(tmp_path, limit, OTHER_KEY)
+    assert other.store(chat(0), pages_for(chat(0)))
+    used_s_ago(stored(tmp_path)[0], 400)
+    cache = cache_in(tmp_path, limit)
+    for seed in (1, 2):
+        assert cache.store(chat(seed), pages_for(chat(seed)))
+        used_s_ago(stored(tmp_path)[-1], 400 - 100 * seed)
+    assert other.longest_prefix(chat(0))
+    assert cache.store(chat(3), pages_for(chat(3)))
+    assert other.longest_prefix(chat(0)) is None
+    match = cache.longest_prefix(chat(1))
+    assert match
+    assert cache.load(match, empty(2))  # used: so 2 goes next, not 1
+    assert cache.store(chat(4), pages_for(chat(4)))
+    assert [bool(cache.longest_prefix(chat(seed))) for seed in (1, 2, 3, 4)] == [1, 0, 1, 1]
+    assert sum(path.stat().st_size for path in stored(tmp_path)) <= limit
+
+
+def test_a_smaller_limit_is_kept_from_the_start(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    for seed in range(4):
+        cache.store(chat(seed), pages_for(chat(seed)))
+    assert len(stored(tmp_path)) == 4
+    cache_in(tmp_path, 2 * file_bytes(100, PAGE_BYTES))
+    assert len(stored(tmp_path)) == 2
+
+
+def test_a_chat_larger_than_the_limit_takes_nobodys_place(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path, file_bytes(100, PAGE_BYTES))
+    assert cache.store(chat(1), pages_for(chat(1)))
+    assert not cache.store(chat(2, 500), pages_for(chat(2, 500)))
+    assert cache.longest_prefix(chat(1))
+
+
+def test_a_limit_of_0_is_off(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path / "none", 0)
+    assert not cache.store(chat(1), pages_for(chat(1)))
+    assert cache.longest_prefix(chat(1)) is None
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("place", [3, 70, -1], ids=["header", "ids", "page"])
+def test_a_damaged_file_is_ignored_and_removed(tmp_path: Path, place: int) -> None:
+    ids = chat(1)
+    cache_in(tmp_path).store(ids, pages_for(ids))
+    (path,) = stored(tmp_path)
+    damaged = bytearray(path.read_bytes())
+    damaged[place] ^= 0x40
+    path.write_bytes(damaged)
+    cache = cache_in(tmp_path)
+    match = cache.longest_prefix(ids)
+    assert match is None or not cache.load(match, empty(2))
+    assert cache.longest_prefix(ids) is None
+    assert stored(tmp_path) == []
+    assert cache.store(ids, pages_for(ids))  # and may be stored anew
+
+
+def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    (tmp_path / "folder.chat").mkdir()
+    (tmp_path / ".x.part").write_text("somebody writes this now")
+    (tmp_path / ".y.part").write_text("and nobody this")
+    used_s_ago(tmp_path / ".y.part", 3600)
+    cache_in(tmp_path, 1)
+    assert sorted(os.listdir(tmp_path)) == [".x.part", "folder.chat", "letter.txt"]
+
+
+def test_two_processes_share_a_folder(tmp_path: Path) -> None:
+    ours, theirs = cache_in(tmp_path), cache_in(tmp_path)
+    ids = chat(1)
+    assert theirs.store(ids, pages_for(ids))
+    os.utime(tmp_path)  # as if some milliseconds had passed: the folder's clock is coarse
+    match = ours.longest_prefix(ids)
+    assert match
+    theirs.remove(match.name)
+    assert not ours.load(match, empty(2))
+    assert ours.longest_prefix(ids) is None
+
+
+def test_a_full_disk_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    cache = cache_in(tmp_path)
+    ids = chat(1, 200)
+    assert cache.store(ids[:100], pages_for(ids[:100]))
+    monkeypatch.setattr(disk_cache, "write_chat", full)
+    assert not cache.store(ids, pages_for(ids))
+    assert "a chat of 200 tokens could not be stored: [Errno 28] No space left" in caplog.text
+    assert cache.longest_prefix(ids)  # the beginning is still there
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_is_read(tmp_path: Path) -> None:
+    ids = chat(1)
+    cache_in(tmp_path).store(ids, pages_for(ids))
+    tmp_path.chmod(0o500)
+    try:
+        cache = cache_in(tmp_path)
+        match = cache.longest_prefix(ids)
+        assert match
+        assert cache.load(match, empty(2))
+        assert not cache.store(chat(2), pages_for(chat(2)))
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    cache = cache_in(tmp_path / "file" / "folder")
+    assert cache.longest_prefix(chat(1)) is None
+    assert not cache.store(chat(1), pages_for(chat(1)))

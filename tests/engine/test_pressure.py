@@ -1,0 +1,123 @@
+"""The watch over free memory: when it tells, and what it asks for."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from engine import Engine, EngineConfig, Failed, OutOfMemory
+from engine.free_memory import FreeMemory
+from engine.pressure import Level, Watch
+from tests.tiny_gguf import write_tiny_gguf
+from tests.tiny_requests import PROMPT, A, Listener, always, run
+
+MIB = 1 << 20
+
+
+class Machine:
+    """Has as much memory as a test says."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free * MIB
+        self.told: list[tuple[Level, int]] = []
+
+    def look(self) -> FreeMemory:
+        return FreeMemory(self.free, "free")
+
+    def hear(self, level: Level, n_bytes: int) -> None:
+        self.told.append((level, n_bytes // MIB))
+
+
+def test_it_asks_for_what_is_missing_until_there_is_enough() -> None:
+    machine = Machine(2000)
+    watch = Watch(machine.look, 700 * MIB, machine.hear, every_s=1000)
+    try:
+        for free in (1000, 763, 800, 827, 830, 50, 900, 900):
+            machine.free = free * MIB
+            watch.look()
+    finally:
+        watch.close()
+    assert machine.told == [
+        (Level.LOW, 65),
+        (Level.LOW, 28),
+        (Level.LOW, 1),
+        (Level.ENOUGH, 0),
+        (Level.CRITICAL, 778),
+        (Level.ENOUGH, 0),
+    ]
+
+
+def test_weights_that_never_fitted_are_not_defended() -> None:
+    machine = Machine(500)
+    watch = Watch(machine.look, 700 * MIB, machine.hear, every_s=1000)
+    watch.look()
+    watch.close()
+    assert machine.told == []
+
+
+def test_it_looks_by_itself() -> None:
+    machine = Machine(2000)
+    watch = Watch(machine.look, 700 * MIB, machine.hear, every_s=0.01)
+    machine.free = 0
+    limit = time.monotonic() + 5
+    while not machine.told:
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    watch.close()
+    assert machine.told[0][0] is Level.CRITICAL
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+def test_idle_chats_leave_first_and_requests_are_refused_last(model_path: Path) -> None:
+    config = EngineConfig(
+        model_path, disk_bytes=0, n_ctx=256, cache_bytes=1 << 20, prefill_chunk=64
+    )
+    with Engine(config) as engine:
+        for i in range(4):
+            run(engine, [A, *PROMPT * 3, i, *PROMPT * 2], always(A, max_tokens=1))
+        before = engine.memory().kv
+        engine._worker.relieve(Level.LOW, 1)
+        _until(engine, lambda: engine.memory().kv < before)
+        assert run(engine, PROMPT, always(A, max_tokens=3))[0] == "aaa"
+
+        running = Listener()
+        engine.submit(PROMPT, always(A), running)
+        assert running.started.wait(5)
+        engine._worker.relieve(Level.CRITICAL, 1 << 40)
+        with pytest.raises(OutOfMemory, match="too little memory"):
+            engine.submit(PROMPT, always(A), Listener())
+        last = running.last()
+        assert isinstance(last, Failed)
+        assert isinstance(last.error, OutOfMemory)
+
+        engine._worker.relieve(Level.ENOUGH, 0)
+        assert run(engine, PROMPT, always(A, max_tokens=200))[1].n_decoded == 200
+
+
+def _until(engine: Engine, holds: object) -> None:
+    limit = time.monotonic() + 5
+    while not holds():  # type: ignore[operator]
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def test_a_report_adds_up_to_what_the_process_has(model_path: Path) -> None:
+    with Engine(EngineConfig(model_path, disk_bytes=0, n_ctx=256, cache_bytes=1 << 20)) as engine:
+        run(engine, PROMPT * 10, always(A, max_tokens=3))
+        report = engine.memory()
+        [chat] = report.chats
+        assert (chat.n_tokens, chat.is_running) == (len(PROMPT) * 10 + 2, False)
+        assert chat.n_bytes <= report.kv <= chat.n_bytes + (2 << 20)
+        assert report.weights_mapped == model_path.stat().st_size
+        assert report.weights_cached is None or report.weights_cached <= report.weights_mapped
+        assert min(report.weights, report.libraries, report.workspace, report.process) > 0
+        fields = dict(
+            line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines()
+        )
+        assert report.rss == pytest.approx(int(fields["VmRSS"].split()[0]) << 10, rel=0.05)

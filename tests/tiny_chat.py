@@ -1,0 +1,47 @@
+"""A chat over a model's file, without an engine around it, and how its logits are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.chat import Chat, n_pages
+from engine.gguf_file import GGUFFile
+from engine.kv_cache import PagePool
+from engine.model import Model
+from engine.model_config import ModelConfig
+from engine.weights import Weights
+
+N_CTX = 200
+Logits = npt.NDArray[np.float32]
+
+
+@contextmanager
+def chat_of(
+    path: Path, max_rows: int = 64, n_threads: int = 2, n_ctx: int = N_CTX
+) -> Iterator[Chat]:
+    with GGUFFile(path) as gguf:
+        config = ModelConfig.from_gguf(gguf)
+        weights = Weights.from_gguf(gguf, config)
+        model = Model(config, weights, max_rows, n_threads, on_layout=lambda model: n_ctx)
+        try:
+            yield Chat(model, PagePool(n_pages(n_ctx), model.page_bytes), n_ctx)
+        finally:
+            model.close()
+
+
+def score(chat: Chat, tokens: list[int], chunk: int) -> Logits:
+    """Logits after each token, read anew, a chunk at a time."""
+    chat.restart()
+    parts = [chat.score(tokens[i : i + chunk]).copy() for i in range(0, len(tokens), chunk)]
+    return np.concatenate(parts)
+
+
+def relative_rms(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
+    """Root mean square of the difference, relative to the spread of what is expected."""
+    return float(np.sqrt(np.mean((found - expected) ** 2)) / expected.std())
