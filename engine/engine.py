@@ -96,6 +96,7 @@ class Engine:
             from engine.chat import Chat
             from engine.chat_cache import ChatCache, least_pages, short_tokens
             from engine.disk_cache import DiskCache
+            from engine.embedder import Embedder, pooling_of
             from engine.fingerprint import fingerprint
             from engine.jit import cache_root
             from engine.kernels.kv_page import LAYOUT
@@ -153,6 +154,13 @@ class Engine:
                 TimeLimits(config.queue_timeout_s, config.request_timeout_s, config.linger_s),
             )
             self._watch = Watch(free_memory, self._gguf.n_bytes, self._worker.relieve)
+            self._embedder = Embedder(
+                self._model,
+                self._cache,
+                self._worker,
+                self._new_chat,
+                pooling_of(self._gguf, model_config.architecture),
+            )
             undo.pop_all()
 
     def encode_prompt(self, text: str) -> list[int]:
@@ -312,6 +320,28 @@ class Engine:
         self._check(prompt_ids, SamplingParams())
         room = self.model.n_ctx - len(prompt_ids)
         return self._worker.estimate(prompt_ids, min(max_tokens or room, room))
+
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of a text that nothing follows, with what the model wants around it. Special
+        tokens' texts in it stay text.
+        """
+        return self.tokenizer.encode(text)
+
+    def embed(self, ids: Sequence[int], cancelled: threading.Event) -> list[float]:
+        """The embedding of a text, n_embd numbers, not normalised. Blocks; other requests go on
+        meanwhile. One at a time.
+
+        Raises ContextLengthExceeded, InvalidRequest, OutOfMemory, EngineClosed, EngineFailed, and
+        InvalidRequest once `cancelled` is set.
+        """
+        from engine.embedder import Cancelled
+
+        self._check(ids, SamplingParams())
+        try:
+            vector: list[float] = self._embedder.embed(ids, cancelled).tolist()
+        except Cancelled:
+            raise InvalidRequest("the request was cancelled") from None
+        return vector
 
     @property
     def n_waiting(self) -> int:
