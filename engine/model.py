@@ -117,9 +117,10 @@ class Model:
         if self.config.layer_norm:
             x = x - x.mean(axis=1, keepdims=True)
         mean_square = np.square(x).mean(axis=1, keepdims=True)
-        x = x / np.sqrt(mean_square + np.float32(self.config.stream_eps))
-        x *= norm.weight[: x.shape[1]]
-        return x if norm.bias is None else x + norm.bias[: x.shape[1]]
+        n = x.shape[1]
+        x = x / np.sqrt(mean_square + np.float32(self.config.stream_eps)) * norm.weight[:n]
+        normed: npt.NDArray[np.float32] = x if norm.bias is None else x + norm.bias[:n]
+        return normed
 
     @property
     def fraction_done(self) -> float:

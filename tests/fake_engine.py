@@ -152,6 +152,7 @@ class FakeEngine:
         self.chat_template = FakeTemplate()
         self.rules = ReplyRules()  # of the last constrain
         self.submitted: list[Generation] = []
+        self.embedded: list[list[int]] = []
         self.chats: list[dict[str, Any]] = []  # the arguments of each render_chat
         self.ends: dict[int, tuple[Event, float]] = {}  # id -> last event, and when
         self._waiting: list[_Job] = []
@@ -215,6 +216,24 @@ class FakeEngine:
         text += "<assistant>" * opens
         return RenderedChat(text, self.encode_prompt(text))
 
+    def encode_text(self, text: str) -> list[int]:
+        return [*self.encode_prompt(text), EOS] if text else []
+
+    def embed(self, ids: Sequence[int], cancelled: threading.Event) -> list[float]:
+        """How often each of the first 64 bytes' values modulo 64 stands there."""
+        self._check(ids)
+        self.embedded.append(list(ids))
+        script = self.script("") if callable(self.script) else self.script
+        if script.prefill_s and cancelled.wait(script.prefill_s):
+            raise InvalidRequest("the request was cancelled")
+        return [float(sum(i % 64 == n for i in ids)) for n in range(self.model.n_embd)]
+
+    def _check(self, prompt_ids: Sequence[int]) -> None:
+        if not prompt_ids or not all(0 <= token < N_VOCAB for token in prompt_ids):
+            raise InvalidRequest("a token id is outside the vocabulary", "prompt")
+        if len(prompt_ids) >= self.model.n_ctx:
+            raise ContextLengthExceeded(len(prompt_ids), self.model.n_ctx)
+
     def decode(self, ids: Sequence[int]) -> str:
         return _text(ids)
 
@@ -234,12 +253,9 @@ class FakeEngine:
     ) -> Generation:
         if self._fatal:
             raise self._fatal
-        if not prompt_ids or not all(0 <= token < N_VOCAB for token in prompt_ids):
-            raise InvalidRequest("a token id is outside the vocabulary", "prompt")
+        self._check(prompt_ids)
         if any(token >= N_VOCAB for token in params.logit_bias):
             raise InvalidRequest("logit_bias: a token id is outside the vocabulary", "logit_bias")
-        if len(prompt_ids) >= self.model.n_ctx:
-            raise ContextLengthExceeded(len(prompt_ids), self.model.n_ctx)
         wake = threading.Event()
         generation = Generation(
             list(prompt_ids),
