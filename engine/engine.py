@@ -327,6 +327,37 @@ class Engine:
         """
         return self.tokenizer.encode(text)
 
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Token ids of a text, for those who want to see them.
+
+        add_special: with what the model wants around it; parse_special: control tokens' texts
+        count as these. Raises InvalidRequest.
+        """
+        return self.tokenizer.encode(text, add_special, parse_special)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of tokens, control tokens by their names. Raises InvalidRequest."""
+        n_vocab = self.tokenizer.n_vocab
+        for token_id in ids:
+            if not 0 <= token_id < n_vocab:
+                raise InvalidRequest(
+                    f"token id {token_id} is outside the vocabulary (0..{n_vocab - 1})", "tokens"
+                )
+        return self.tokenizer.decode_all(ids)
+
+    @property
+    def bos_token(self) -> str:
+        """What begins every text, by name; '' when the model has none."""
+        return self._name(self.tokenizer.bos_id)
+
+    @property
+    def eos_token(self) -> str:
+        """What ends a text, by name; '' when the model has none."""
+        return self._name(self.tokenizer.eos_id)
+
+    def _name(self, token_id: int | None) -> str:
+        return "" if token_id is None else self.token_bytes(token_id).decode(errors="replace")
+
     def embed(self, ids: Sequence[int], cancelled: threading.Event) -> list[float]:
         """The embedding of a text, n_embd numbers, not normalised. Blocks; other requests go on
         meanwhile. One at a time.

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from server import docs, embeddings, models, slots
+from server import docs, embeddings, estimate, home, llama_cpp, models, slots
 from server.anthropic import messages
 from server.config import AppConfig
 from server.errors import ApiError
@@ -24,7 +24,13 @@ from server.openapi import describe_bodies
 from server.responses import routes
 from server.services import Services
 
-OLLAMA = (ollama_chat, ollama_generate, ollama_embed, ollama_models)
+ROUTES = (
+    *(home, docs, models, estimate, slots),
+    *(chat, input_tokens, text, routes, embeddings),
+    messages,
+    *(ollama_chat, ollama_generate, ollama_embed, ollama_models),
+    llama_cpp,
+)
 
 
 def create_app(config: AppConfig, loader: EngineLoader) -> FastAPI:
@@ -39,9 +45,7 @@ def create_app(config: AppConfig, loader: EngineLoader) -> FastAPI:
     app = FastAPI(title="Rushlight", docs_url=None, redoc_url=None, lifespan=lifespan)
     metrics = Metrics(loader)
     app.state.services = Services(config, loader, config.sampling.to_sampling_params(), metrics)
-    app.include_router(models.router)
-    app.include_router(docs.router)
-    for part in (chat, input_tokens, text, routes, messages, embeddings, *OLLAMA, slots):
+    for part in ROUTES:
         app.include_router(part.router)
     # Only what FastAPI itself raises: all else passes up to the middleware, which answers it.
     app.add_exception_handler(HTTPException, _no_such_route)

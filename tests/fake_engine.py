@@ -16,18 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from engine import (
+    ChatMemory,
     ChatTemplateError,
     ContextLengthExceeded,
     EngineClosed,
     EngineConfig,
     EngineError,
     EngineFailed,
+    Estimate,
     Event,
     Failed,
     Finished,
     FinishReason,
     Generation,
     InvalidRequest,
+    MemoryReport,
     ModelInfo,
     Phase,
     Progress,
@@ -218,6 +221,31 @@ class FakeEngine:
 
     def encode_text(self, text: str) -> list[int]:
         return [*self.encode_prompt(text), EOS] if text else []
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        bos = [BOS] if add_special else []
+        while parse_special and text.startswith("<s>"):
+            bos, text = [*bos, BOS], text.removeprefix("<s>")
+        return [*bos, *text.encode()]
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        if not all(0 <= token < N_VOCAB for token in ids):
+            raise InvalidRequest("a token id is outside the vocabulary", "tokens")
+        return _text(ids)
+
+    bos_token, eos_token = "<s>", "</s>"
+
+    def estimate(self, prompt_ids: Sequence[int], max_tokens: int | None = None) -> Estimate:
+        """A hundred tokens of a prompt and ten of a reply in each second."""
+        self._check(prompt_ids)
+        n, n_cached = len(prompt_ids), self._common_prefix(list(prompt_ids))
+        n_reply = min(max_tokens or self.model.n_ctx, self.model.n_ctx - n)
+        return Estimate(n, n_cached, 0, 0.0, (n - n_cached) / 100, n_reply / 10)
+
+    def memory(self) -> MemoryReport:
+        return MemoryReport(1, 2, 3, 4, 5, 6, None, 7, 8, (ChatMemory(7, 700, False),))
+
+    n_running = 0
 
     def embed(self, ids: Sequence[int], cancelled: threading.Event) -> list[float]:
         """How often each of the first 64 bytes' values modulo 64 stands there."""
