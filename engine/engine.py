@@ -29,7 +29,6 @@ from engine.errors import (
     InvalidRequest,
     OutOfMemory,
 )
-from engine.fingerprint import fingerprint
 from engine.free_memory import free_memory, resident
 from engine.generation import Estimate, Event, Failed, Finished, Generation, PromptScored, Token
 from engine.gguf_file import GGUFFile
@@ -102,6 +101,8 @@ class Engine:
             from engine.chat import Chat
             from engine.chat_cache import ChatCache, least_pages, short_tokens
             from engine.disk_cache import DiskCache
+            from engine.embedder import Embedder, pooling_of
+            from engine.fingerprint import fingerprint
             from engine.jit import cache_root
             from engine.kernels.kv_page import LAYOUT
             from engine.kv_cache import PagePool
@@ -160,6 +161,13 @@ class Engine:
                 TimeLimits(config.queue_timeout_s, config.request_timeout_s, config.linger_s),
             )
             self._watch = Watch(free_memory, self._gguf.n_bytes, self._worker.relieve)
+            self._embedder = Embedder(
+                self._model,
+                self._cache,
+                self._worker,
+                self._new_chat,
+                pooling_of(self._gguf, model_config.architecture),
+            )
             undo.pop_all()
 
     def encode_prompt(self, text: str) -> list[int]:
@@ -319,6 +327,59 @@ class Engine:
         self._check(prompt_ids, SamplingParams())
         room = self.model.n_ctx - len(prompt_ids)
         return self._worker.estimate(prompt_ids, min(max_tokens or room, room))
+
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of a text that nothing follows, with what the model wants around it. Special
+        tokens' texts in it stay text.
+        """
+        return self.tokenizer.encode(text)
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Token ids of a text, for those who want to see them.
+
+        add_special: with what the model wants around it; parse_special: control tokens' texts
+        count as these. Raises InvalidRequest.
+        """
+        return self.tokenizer.encode(text, add_special, parse_special)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of tokens, control tokens by their names. Raises InvalidRequest."""
+        n_vocab = self.tokenizer.n_vocab
+        for token_id in ids:
+            if not 0 <= token_id < n_vocab:
+                raise InvalidRequest(
+                    f"token id {token_id} is outside the vocabulary (0..{n_vocab - 1})", "tokens"
+                )
+        return self.tokenizer.decode_all(ids)
+
+    @property
+    def bos_token(self) -> str:
+        """What begins every text, by name; '' when the model has none."""
+        return self._name(self.tokenizer.bos_id)
+
+    @property
+    def eos_token(self) -> str:
+        """What ends a text, by name; '' when the model has none."""
+        return self._name(self.tokenizer.eos_id)
+
+    def _name(self, token_id: int | None) -> str:
+        return "" if token_id is None else self.token_bytes(token_id).decode(errors="replace")
+
+    def embed(self, ids: Sequence[int], cancelled: threading.Event) -> list[float]:
+        """The embedding of a text, n_embd numbers, not normalised. Blocks; other requests go on
+        meanwhile. One at a time.
+
+        Raises ContextLengthExceeded, InvalidRequest, OutOfMemory, EngineClosed, EngineFailed, and
+        InvalidRequest once `cancelled` is set.
+        """
+        from engine.embedder import Cancelled
+
+        self._check(ids, SamplingParams())
+        try:
+            vector: list[float] = self._embedder.embed(ids, cancelled).tolist()
+        except Cancelled:
+            raise InvalidRequest("the request was cancelled") from None
+        return vector
 
     @property
     def n_waiting(self) -> int:
