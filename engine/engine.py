@@ -10,6 +10,7 @@ import contextlib
 import logging
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -569,8 +570,10 @@ def _model_info(gguf: GGUFFile, config: ModelConfig, n_ctx: int, n_vocab: int) -
     try:
         file_type = LlamaFileType(number).name.removeprefix("MOSTLY_").removeprefix("ALL_")
     except ValueError:
-        largest = max(gguf.tensors.values(), key=lambda t: t.n_bytes)
-        file_type = largest.type_name
+        weights: Counter[str] = Counter()
+        for tensor in gguf.tensors.values():
+            weights[tensor.type_name] += tensor.n_weights
+        file_type = weights.most_common(1)[0][0]
     return ModelInfo(
         name=model_name(gguf.path),
         path=gguf.path,

@@ -99,13 +99,12 @@ class PlanWriter:
 
     def embed(self, matrix: Matrix, out: int, scale: float) -> None:
         """out = the rows of the batch's tokens, scaled."""
-        self.plan.emit(embed, **self.matrix(matrix), out=out, scale=scale)
-        if matrix.low_rank is not None:
-            ranks = self._next_ranks(matrix.low_rank.rank)
-            self.plan.emit(
-                embed, **self.matrix(_matrix_of(matrix.low_rank.a)), out=ranks, scale=scale
-            )
-            self._product(_matrix_of(matrix.low_rank.b), ranks, out, accumulate=1)
+        added = matrix.low_rank
+        self.plan.emit(embed, meet=added is None, **self.matrix(matrix), out=out, scale=scale)
+        if added is not None:
+            ranks = self._next_ranks(added.rank)
+            self.plan.emit(embed, **self.matrix(_matrix_of(added.a)), out=ranks, scale=scale)
+            self._product(_matrix_of(added.b), ranks, out, accumulate=1)
 
     def matmul(
         self,
@@ -118,12 +117,13 @@ class PlanWriter:
         **fields: Any,
     ) -> None:
         """out = matrix times the input of these products, whose floats are at x."""
-        self._product(matrix, x, out, meet=meet, accumulate=accumulate, **fields)
-        if matrix.low_rank is not None:
-            ranks = self._next_ranks(matrix.low_rank.rank)
-            self._product(_matrix_of(matrix.low_rank.a), x, ranks, **fields)
-            b = _matrix_of(matrix.low_rank.b)
-            self._product(b, ranks, out, meet=meet, accumulate=1, **fields)
+        added = matrix.low_rank
+        alone = meet and added is None
+        self._product(matrix, x, out, meet=alone, accumulate=accumulate, **fields)
+        if added is not None:  # the threads meet once, when both the sum and the ranks are there
+            ranks = self._next_ranks(added.rank)
+            self._product(_matrix_of(added.a), x, ranks, **fields)
+            self._product(_matrix_of(added.b), ranks, out, meet=meet, accumulate=1, **fields)
 
     def _next_ranks(self, rank: int) -> int:
         """A buffer f32[rows, rank], which is not the one before: a thread may still read that."""
