@@ -192,13 +192,38 @@ def chat(
 
 @app.command()
 def bench(
-    model: ModelArgument,
+    model: Annotated[
+        Path | None, typer.Argument(help="A GGUF file; none with --kernels", show_default=False)
+    ] = None,
     config: ConfigOption = None,
-    threads: ThreadsOption = None,
+    threads: Annotated[
+        str, typer.Option(help="Threads, or several numbers of them: 1,2", show_default=False)
+    ] = "",
     prompt: Annotated[int, typer.Option(min=1, help="Tokens to prefill")] = 128,
     decode: Annotated[int, typer.Option(min=1, help="Tokens to decode")] = 32,
     reps: Annotated[int, typer.Option(min=1, help="Repetitions; the median counts")] = 3,
-    json: Annotated[bool, typer.Option("--json", help="Only the last line")] = False,
+    depth: Annotated[
+        str,
+        typer.Option(
+            help="Decode too with so many tokens in the cache: 0,1024,4096", show_default=False
+        ),
+    ] = "",
+    batch: Annotated[
+        str, typer.Option(help="Decode so many chats together too: 2,4,8", show_default=False)
+    ] = "",
+    vs_llama_cpp: Annotated[
+        bool, typer.Option("--vs-llama-cpp", help="Measure llama.cpp too, in turn with us")
+    ] = False,
+    llama_cpp_python: Annotated[
+        str,
+        typer.Option(
+            help="A Python that has llama-cpp-python, if not this one", show_default=False
+        ),
+    ] = "",
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Measure each tensor type's kernels; needs no model")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="No tables, only lines of JSON")] = False,
     answer_check: Annotated[
         bool,
         typer.Option(
@@ -206,27 +231,38 @@ def bench(
         ),
     ] = True,
 ) -> None:
-    """Measure the engine on this machine: a table on stderr, then one line of JSON."""
+    """Measure the engine on this machine: tables on stderr, then a line of JSON for each number of
+    threads.
+    """
     from rich.console import Console
 
-    from clients.bench import bench as measure
-    from clients.bench import json_line, table_of
+    from clients.bench import bench_kernels, bench_model, json_line, kernel_table, tables_of
 
-    engine = _settings(config, {"engine": {"n_threads": threads}}).engine
     console = Console(stderr=True)
-    report = measure(
-        model,
-        engine.n_threads,
-        prompt,
-        decode,
-        reps,
-        answer_check,
-        engine.tokenizer_pre,
-        console,
-    )
-    if not json:
-        console.print(table_of(report))
-    print(json_line(report))
+    engine = _settings(config, {"engine": {}}).engine
+    counts = _numbers("--threads", threads, 0) or (engine.n_threads,)
+    if kernels:
+        if model is not None:
+            raise typer.BadParameter("--kernels measures no model")
+        report = bench_kernels(counts, reps, console)
+        if not json:
+            console.print(kernel_table(report))
+        print(json_line(report))
+        return
+    if model is None:
+        raise typer.BadParameter("name a GGUF file, or --kernels")
+    work: dict[str, Any] = {
+        "n_prompt": prompt,
+        "n_decode": decode,
+        "reps": reps,
+        "depths": _numbers("--depth", depth, 0),
+        "batches": _numbers("--batch", batch, 1),
+        "llama_cpp": llama_cpp_python if vs_llama_cpp or llama_cpp_python else None,
+    }
+    for report in bench_model(model, counts, work, answer_check, engine.tokenizer_pre, console):
+        if not json:
+            console.print(*tables_of(report), sep="\n")
+        print(json_line(report), flush=True)
 
 
 @app.command()
@@ -270,6 +306,17 @@ def fetch(
 
         path = fetch_model(folder, show)
     print(path)
+
+
+def _numbers(option: str, text: str, least: int) -> tuple[int, ...]:
+    """The numbers of an option like 1,2,4."""
+    try:
+        numbers = tuple(int(part) for part in text.split(",") if text)
+    except ValueError:
+        raise typer.BadParameter(f"{option} takes numbers like 1,2,4, not {text!r}") from None
+    if any(n < least for n in numbers):
+        raise typer.BadParameter(f"{option}: {min(numbers)} is below {least}")
+    return numbers
 
 
 def _settings(config: Path | None, flags: Overrides) -> AppConfig:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.mixture import Router
+
 EVERY_LAYER = 1 << 30  # a period that never comes to its end
 
 
@@ -17,13 +19,15 @@ class Architecture:
 
     # RoPE turns dimension i with i + n_rot / 2 (True) or 2 i with 2 i + 1 (False).
     rope_halves: bool
-    # Of the feed-forward block: "silu", "gelu" (tanh form), "relu_squared".
+    # Of the feed-forward block: "silu", "gelu" (tanh form), "relu_squared", "swiglu_oai".
     activation: str = "silu"
     layer_norm: bool = False  # norms subtract the mean; else they are RMS norms
     # Tensors that a layer may lack. Without "ffn_norm", feed-forward reads what attention reads;
     # without "attn_norm" too, blocks read the residual stream itself; without "ffn_gate",
     # feed-forward is not gated.
     optional: tuple[str, ...] = ()
+    ffn_norm: str = "ffn_norm"  # the tensor that feed-forward's input is normalised with
+    router: Router | None = None  # of a mixture of experts, where a model may be one
     scale_embedding: bool = False  # embeddings are multiplied with sqrt(n_embd)
     logit_scale_divides: bool = False
     attention_soft_cap: float = 0.0  # where the file gives none; 0 = none
@@ -41,7 +45,9 @@ class Architecture:
 
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "llama": Architecture(rope_halves=False, window_period=EVERY_LAYER),
+    "llama": Architecture(
+        rope_halves=False, window_period=EVERY_LAYER, router=Router(normalises=True)
+    ),
     "smollm3": Architecture(rope_halves=False, nope_period=4),
     "qwen2": Architecture(rope_halves=True),
     "qwen3": Architecture(rope_halves=True),
@@ -99,6 +105,22 @@ ARCHITECTURES: dict[str, Architecture] = {
     "chatglm": Architecture(rope_halves=False),
     "ernie4_5": Architecture(rope_halves=False),
     "internlm2": Architecture(rope_halves=False),
+    "qwen2moe": Architecture(rope_halves=True, router=Router()),
+    "qwen3moe": Architecture(rope_halves=True, router=Router(normalises=True)),
+    "olmoe": Architecture(rope_halves=True, router=Router()),
+    "granitemoe": Architecture(
+        rope_halves=False,
+        logit_scale_divides=True,
+        rope_finetuned=True,
+        router=Router(normalises=True),
+    ),
+    "gpt-oss": Architecture(
+        rope_halves=True,
+        activation="swiglu_oai",
+        ffn_norm="post_attention_norm",
+        router=Router("softmax_of_chosen"),
+        window_period=2,
+    ),
     "nemotron": Architecture(
         rope_halves=True, activation="relu_squared", layer_norm=True, optional=("ffn_gate",)
     ),

@@ -6,7 +6,7 @@ chat_cache.py's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -37,32 +37,60 @@ class Chat:
 
     # --- reading ------------------------------------------------------------------------------
 
-    def prefill(self, tokens: Sequence[int], want_logits: bool = True) -> Logits | None:
+    def prefill(
+        self, tokens: Sequence[int], want_logits: bool = True, precise_until: int | None = None
+    ) -> Logits | None:
         """Read up to `max_rows` tokens. Returns the last one's logits f32[n_vocab] if they are
         wanted.
 
-        That last token is read by itself, as decoding reads: few rows are computed with 16-bit
-        inputs, which is worth more to the reply's beginning than the time of one step.
+        That last token is read by itself, as decoding reads, which is worth more to the reply's
+        beginning than the time of one step.
 
+        precise_until: of the whole prompt (Model.precise_until), where this is a chunk of one.
         Raises Cancelled when the batch was cancelled: what was read before stays.
         """
-        if not want_logits:
-            self._read(tokens, [])
-            return None
-        if len(tokens) > 1:
-            self._read(tokens[:-1], [])
-        return self.next(tokens[-1])
+        for chunk, precise in self._by_precision(
+            tokens[:-1] if want_logits else tokens, precise_until
+        ):
+            self._read(chunk, [], precise)
+        return self.next(tokens[-1]) if want_logits else None
 
     def next(self, token: int) -> Logits:
-        """Read one token; returns the logits f32[n_vocab] of what follows it."""
-        return self._read([token], [0])[0, :]
+        """Read one token, as decoding does; returns the logits f32[n_vocab] of what follows it."""
+        return self._read([token], [0], precise=True)[0, :]
 
     def score(self, tokens: Sequence[int]) -> Logits:
-        """Read tokens; returns the logits f32[n_tokens, n_vocab] after each."""
-        return self._read(tokens, range(len(tokens)))
+        """Read tokens as a prompt; returns the logits f32[n_tokens, n_vocab] after each."""
+        parts = [
+            self._read(chunk, range(len(chunk)), precise).copy()
+            for chunk, precise in self._by_precision(tokens, None)
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _read(self, tokens: Sequence[int], rows_out: Sequence[int]) -> Logits:
-        logits = self._model.forward([self._part(tokens, rows_out)])
+    def hidden(self, tokens: Sequence[int], precise_until: int) -> npt.NDArray[np.float32]:
+        """Read tokens, a chunk of a text; returns f32[n_tokens, n_embd], what `Model.hidden` has of
+        each. precise_until: as of `prefill`.
+        """
+        found = []
+        for chunk, precise in self._by_precision(tokens, precise_until):
+            self._read(chunk, [], precise)
+            found.append(self._model.hidden(len(chunk)))
+        return np.concatenate(found)
+
+    def _by_precision(
+        self, tokens: Sequence[int], precise_until: int | None
+    ) -> Iterator[tuple[Sequence[int], bool]]:
+        """Tokens to be read next: those that are to be read precisely, then the others."""
+        n_past = len(self.ids)
+        if precise_until is None:
+            precise_until = self._model.precise_until(n_past, len(tokens))
+        n = max(precise_until - n_past, 0)
+        for chunk, precise in ((tokens[:n], True), (tokens[n:], False)):
+            if chunk:
+                yield chunk, precise
+
+    def _read(self, tokens: Sequence[int], rows_out: Sequence[int], precise: bool) -> Logits:
+        logits = self._model.forward([self._part(tokens, rows_out)], precise=precise)
         self.ids += tokens
         return logits
 
@@ -146,7 +174,7 @@ def next_of(chats: Sequence[Chat], tokens: Sequence[int]) -> Logits:
     Raises what Chat.prefill raises.
     """
     parts = [chat._part([token], [0]) for chat, token in zip(chats, tokens, strict=True)]
-    logits = chats[0]._model.forward(parts)
+    logits = chats[0]._model.forward(parts, precise=True)
     for chat, token in zip(chats, tokens, strict=True):
         chat.ids.append(token)
     return logits

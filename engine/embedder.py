@@ -90,6 +90,6 @@ class Embedder:
             raise OutOfMemory("this machine has too little memory left for the text") from None
         self._model.batch.allow()
         start = time.perf_counter()
-        chat.prefill(chunk, want_logits=False)
+        rows = chat.hidden(chunk, self._model.precise_until(0, len(ids)))
         speed.note_prefill(len(chunk), time.perf_counter() - start)
-        return self._model.hidden(len(chunk))
+        return rows

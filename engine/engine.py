@@ -45,6 +45,7 @@ from engine.request_options import DEFAULT_OPTIONS, RequestOptions
 from engine.residency import lock, resident_bytes
 from engine.sampling_params import SamplingParams
 from engine.special_tokens import unshield
+from engine.split_files import model_name
 from engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # they bring Numba
@@ -134,7 +135,8 @@ class Engine:
             n_ctx = self.budget.n_ctx
             self.model = _model_info(self._gguf, model_config, n_ctx, self.tokenizer.n_vocab)
             if config.lock_weights:
-                lock(*self._gguf.extent)
+                for part in self._gguf.parts:
+                    lock(*part.extent)
             self._pool = PagePool(self.budget.n_pages, self._model.page_bytes)
             self._new_chat: Callable[[], Chat] = lambda: Chat(self._model, self._pool, n_ctx)
             key = fingerprint(self._gguf, config.kv_type, LAYOUT, self._model.long_rope)
@@ -387,7 +389,9 @@ class Engine:
     def memory(self) -> MemoryReport:
         """What memory is used for, now. Takes some milliseconds."""
         used = resident()
-        weights = mapped_resident_bytes(self._gguf.path.resolve())
+        parts = self._gguf.parts
+        weights = sum(mapped_resident_bytes(part.path.resolve()) for part in parts)
+        cached = [resident_bytes(*part.extent) for part in parts]
         kv = resident_bytes(self._pool.memory.address, self._pool.memory.n_bytes)
         kv = self._pool.n_bytes if kv is None else kv
         workspace = self._model.workspace.resident_bytes()
@@ -398,7 +402,7 @@ class Engine:
             workspace=workspace,
             process=used.anonymous - kv - workspace,
             weights_mapped=self._gguf.n_bytes,
-            weights_cached=resident_bytes(*self._gguf.extent),
+            weights_cached=None if None in cached else sum(n or 0 for n in cached),
             kv_limit=self._pool.limit * self._pool.page_bytes,
             disk_cache=self._disk.n_bytes,
             chats=self._cache.memory(),
@@ -563,7 +567,7 @@ def _model_info(gguf: GGUFFile, config: ModelConfig, n_ctx: int, n_vocab: int) -
         largest = max(gguf.tensors.values(), key=lambda t: t.n_bytes)
         file_type = largest.type_name
     return ModelInfo(
-        name=gguf.path.stem,
+        name=model_name(gguf.path),
         path=gguf.path,
         architecture=config.architecture,
         n_params=sum(t.n_weights for t in gguf.tensors.values()),

@@ -203,13 +203,22 @@ _OPTIONS: dict[str, Any] = {
 inline: Any = numba.njit(nogil=True, forceinline=True, **_OPTIONS)
 
 
+_ENTRIES: list[Any] = []
+
+
 def entry(*signatures: str) -> Any:
     """Decorator for a function that Python calls: compiled for these signatures, and cached.
 
     Sums may be taken in any order here, so that they become vectors.
     """
     options = {**_OPTIONS, "fastmath": {"contract", "reassoc"}}
-    return numba.njit(list(signatures), nogil=True, cache=CACHE_DIR is not None, **options)
+    compile_now = numba.njit(list(signatures), nogil=True, cache=CACHE_DIR is not None, **options)
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        _ENTRIES.append(compile_now(function))
+        return _ENTRIES[-1]
+
+    return decorate
 
 
 class Native:
@@ -237,6 +246,17 @@ class Native:
             )
             self._compiled = make(self._function)
         return int(self._compiled.address)
+
+    @property
+    def was_compiled(self) -> bool:
+        """Whether this process compiled it, instead of finding it in the cache."""
+        return self._compiled is not None and not self._compiled.cache_hits
+
+
+def n_compiled() -> int:
+    """How many functions this process has compiled itself, as it found no cached ones."""
+    entries = sum(sum(one.stats.cache_misses.values()) for one in _ENTRIES)
+    return entries + sum(one.was_compiled for one in Native.all)
 
 
 def native(signature: types.Type) -> Callable[[Callable[..., None]], Native]:

@@ -20,6 +20,7 @@ log = logging.getLogger("rushlight.engine")
 _PROCESS_GROWTH: Final = 150 << 20
 _SHARE: Final = 0.5  # of the free memory that the cache may take unasked: others need some too
 _LEAST: Final = 0.25  # of all that is free may be ours even where the weights would fill it
+_FULL_CHATS: Final = 2  # that the cache holds at least, where n_ctx is chosen
 _MOST_CHATS: Final = 16  # full contexts that the cache holds at most, unasked
 _USABLE_TOKENS: Final = 2048  # of context, for which the cache may take more than its share
 _UNIT_TOKENS: Final = 64  # an n_ctx chosen here is a multiple of it
@@ -96,7 +97,10 @@ def plan_memory(config: EngineConfig, n_ctx_train: int, sizes: Sizes, free: Free
             "n_ctx = %d is more than the %d tokens that the model was made for", n_ctx, n_ctx_train
         )
     if not n_ctx:
-        n_ctx = max(_longest(sizes, share_pages, n_ctx_train), _longest(sizes, available, usable))
+        n_ctx = max(
+            _longest(sizes, share_pages // _FULL_CHATS, n_ctx_train),
+            _longest(sizes, available, usable),
+        )
         reason = "the model's own" if n_ctx == n_ctx_train else "what fits into memory"
         log.info("n_ctx = %d: %s (the model was made for %d)", n_ctx, reason, n_ctx_train)
     needed = sizes.pages_for(n_ctx)

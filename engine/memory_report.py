@@ -27,7 +27,7 @@ class MemoryReport:
     kv: int  # keys and values
     workspace: int
     process: int  # everything else of its own
-    weights_mapped: int  # size of the file
+    weights_mapped: int  # size of the model's files
     weights_cached: int | None  # of it, in the page cache; None = the system does not tell
     kv_limit: int  # what keys and values may grow to now
     disk_cache: int  # chats in the store

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.kernels.kv_page import KV_TYPES, layer_bytes
+from engine.kernels.op import FEW
 from engine.kernels.team import Team
 from engine.model_config import ModelConfig
 from engine.pace import Pace
@@ -19,9 +20,9 @@ from engine.plan import Batch, Part, Plan, Workspace
 from engine.transformer import Transformer
 from engine.weights import Weights
 
-# Multiplications up to which a prompt is read in two planes, that is in 16 bits instead of 8: the
-# extra time is some hundredths of a second then, and the short prompts of small models are where a
-# rounding error changes the answer.
+# Multiplications up to which a prompt is read in 16 bits instead of 8: the extra time is some
+# hundredths of a second then, and the short prompts of small models are where a rounding error
+# changes the answer.
 _PRECISE_WORK = 8e9
 
 
@@ -87,16 +88,18 @@ class Model:
         self.team = Team(n_threads)
         self.pace = Pace(n_threads)
 
-    def forward(self, parts: Sequence[Part]) -> npt.NDArray[np.float32]:
+    def forward(self, parts: Sequence[Part], *, precise: bool) -> npt.NDArray[np.float32]:
         """Run the plan over the next tokens of one or several chats, at most max_rows together.
+
+        precise: inputs of products have 16 bits or nearly so, and not 8; few rows are then read as
+                 decoding reads. What comes out for one row does not depend on the others.
 
         Returns logits f32[n, n_vocab] of the rows that the parts name in rows_out, in order,
         overwritten by the next run. Raises Cancelled when the batch was cancelled meanwhile.
         """
         n_rows = sum(len(part.tokens) for part in parts)
         n_out = sum(len(part.rows_out) for part in parts)
-        planes = 2 if n_rows * self.n_weights_per_token <= _PRECISE_WORK else 1
-        self.batch.fill(parts, planes)
+        self.batch.fill(parts, 1 if not precise else 2 if n_rows > FEW else 0)
         if n_rows > 1:
             self.team.run(self.plan.address, len(self.plan), self.batch.address)
         else:
@@ -121,6 +124,17 @@ class Model:
         x = x / np.sqrt(mean_square + np.float32(self.config.stream_eps)) * norm.weight[:n]
         normed: npt.NDArray[np.float32] = x if norm.bias is None else x + norm.bias[:n]
         return normed
+
+    def precise_until(self, n_past: int, n_new: int) -> int:
+        """Up to which place a prompt's n_new tokens, behind n_past, are to be read precisely.
+
+        All of them if they are few. The first of a chat at any rate: all others look back on it,
+        in some models on little else, so that what is rounded there moves every answer. It is asked
+        of a whole prompt: how that is cut into chunks must not change what comes out.
+        """
+        if n_new * self.n_weights_per_token <= _PRECISE_WORK:
+            return n_past + n_new
+        return max(n_past, 1)
 
     @property
     def fraction_done(self) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from engine.architectures import ARCHITECTURES, EVERY_LAYER, Architecture
 from engine.errors import GGUFError, UnsupportedModel
 from engine.gguf_file import GGUFFile
+from engine.mixture import Mixture
 from engine.rope import Rope
 
 # What kernels/rope.py has room for. Not imported from there: with it would come Numba, for which
@@ -20,7 +21,6 @@ MAX_HEAD_DIM = 512
 
 # Options that no model of the table has. A file that sets one would be run wrongly.
 _UNKNOWN_OPTIONS = (
-    "expert_count",
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
     "attention.temperature_scale",
@@ -50,6 +50,8 @@ class ModelConfig:
     norm_eps: float  # of norms inside a block
     stream_eps: float  # of norms of the residual stream
     optional: tuple[str, ...]  # tensors that a layer may lack
+    ffn_norm: str  # the tensor that feed-forward's input is normalised with
+    mixture: Mixture | None  # None where feed-forward is one block for all tokens
     embedding_scale: float  # of token embeddings on their way into the residual stream
     attention_scale: float  # of the scores before softmax
     attention_soft_cap: float  # of the scaled scores; 0 = none
@@ -80,6 +82,7 @@ class ModelConfig:
         if not gguf.get_bool(f"{name}.attention.causal", True):
             raise UnsupportedModel("model option", f"{name}.attention.causal = false")
 
+        n_ff = _same_in_all_layers(gguf, f"{name}.feed_forward_length", None)
         n_layer = _positive(gguf, f"{name}.block_count")
         n_embd = _positive(gguf, f"{name}.embedding_length")
         n_head = _positive(gguf, f"{name}.attention.head_count")
@@ -105,7 +108,7 @@ class ModelConfig:
             architecture=name,
             n_layer=n_layer,
             n_embd=n_embd,
-            n_ff=_same_in_all_layers(gguf, f"{name}.feed_forward_length", None),
+            n_ff=n_ff,
             n_head=n_head,
             n_head_kv=_same_in_all_layers(gguf, f"{name}.attention.head_count_kv", n_head),
             head_dim=head_dim,
@@ -115,6 +118,8 @@ class ModelConfig:
             norm_eps=norm_eps,
             stream_eps=norm_eps / residual_scale**2,
             optional=row.optional,
+            ffn_norm=row.ffn_norm,
+            mixture=Mixture.from_gguf(gguf, name, row.router, n_ff),
             embedding_scale=_factor(
                 gguf,
                 f"{name}.embedding_scale",

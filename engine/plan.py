@@ -104,8 +104,8 @@ class Batch:
         self._cancel = self.record["cancel"]
         self._op_done = self.record["op_done"]
 
-    def fill(self, parts: Sequence[Part], planes: int = 1) -> None:
-        """Rows of one or several chats. planes: precision (activation.py)."""
+    def fill(self, parts: Sequence[Part], planes: int) -> None:
+        """Rows of one or several chats. planes: precision (kernels/activation.py)."""
         row = n_out = 0
         for part in parts:
             n = len(part.tokens)

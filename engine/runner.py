@@ -42,6 +42,9 @@ class Runner:
                 parting.at, decode(parting.cached_ids), decode(parting.prompt_ids)
             )
         sequence.run_on(self._cache.open(sequence.cacheable_ids))
+        if not sequence.precise_until:
+            n_past, n_new = sequence.n_cached, len(sequence.prompt_ids) - sequence.n_cached
+            sequence.precise_until = self._model.precise_until(n_past, n_new)
 
     def run(self, step: Step) -> None:
         """Raises Cancelled when the batch was cancelled, NoRoom when too few pages are free; then
@@ -90,7 +93,7 @@ class Runner:
         try:
             chunk = sequence.ids[first : first + n]
             if is_scored:
-                chat.prefill(chunk, want_logits=False)
+                chat.prefill(chunk, False, sequence.precise_until)
             else:
                 sequence.score(first, chat.score(chunk)[:, : self._tokenizer.n_vocab])
         finally:

@@ -62,6 +62,7 @@ class Sequence:
         self.submitted_s = time.monotonic()
         self.work_s = 0.0  # that reading its prompt takes, as estimated when it came
         self.n_cached = 0
+        self.precise_until = 0  # Model.precise_until of the prompt; 0 = not asked yet
         self.n_prefilled = 0
         self.n_decoded = 0
         self.interruption: Interruption | None = None

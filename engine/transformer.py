@@ -6,6 +6,8 @@ row). Which parts a layer has, its weights say; how they are computed, the confi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from engine.kernels.kv_page import layer_bytes
 from engine.kernels.matmul import embed
 from engine.kernels.op import ARRIVED_BYTES
 from engine.kernels.rope import ROPE_AND_STORE, rope_angles
+from engine.mixture_of_experts import MixtureOfExperts
 from engine.model_config import ModelConfig
 from engine.plan import Plan, Workspace
 from engine.plan_writer import PlanWriter
@@ -50,7 +53,7 @@ class Transformer:
             plan,
             workspace,
             max_rows=max_rows,
-            widest=max(c.n_embd, n_q, c.n_ff),
+            widest=max(c.n_embd, n_q, c.n_ff if c.mixture is None else c.mixture.n_ff_shared),
             n_threads=n_threads,
             scratch_bytes=attention_kernel.scratch_bytes(c.n_head, c.n_head_kv, c.head_dim),
             centred=c.layer_norm,
@@ -67,7 +70,11 @@ class Transformer:
             "arrived": workspace.reserve(ARRIVED_BYTES * c.n_head_kv),
         }
         self.added = floats(c.n_embd)  # what a block adds, only where it is normalised first
-        self.feed_forward = FeedForward(self.writer, c.n_ff, c.activation)
+        self.feed_forward: Any = (
+            FeedForward(self.writer, c.n_ff, c.activation)
+            if c.mixture is None
+            else MixtureOfExperts(self.writer, c.mixture, c.n_embd, c.activation)
+        )
 
         self.weights, self.frequencies = w, c.rope.frequencies(w.rope_factors(long=False))
         self.angles = self._rope_angles(c.rope, self.frequencies)
@@ -92,19 +99,19 @@ class Transformer:
         return long
 
     def _layer(self, i: int, w: LayerWeights) -> None:
-        attention, feed_forward = (w.attn_q, w.attn_k, w.attn_v), self.feed_forward.readers(w)
+        attention, feed_forward = (w.attn_q, w.attn_k, w.attn_v), self.feed_forward.readers(w.ffn)
         if w.is_parallel:
             x = self._read_stream(w.attn_norm, (*attention, *feed_forward))
             self._queries_keys_values(w, x)
-            self.feed_forward.read(w, x)
+            self.feed_forward.read(w.ffn, x)
             self._attend(i, w)
         else:
             x = self._read_stream(w.attn_norm, attention)
             self._queries_keys_values(w, x)
             self._attend(i, w)
             x = self._read_stream(w.ffn_norm, feed_forward)
-            self.feed_forward.read(w, x)
-        self._add(*self.feed_forward.activate(w), w.post_ffw_norm)
+            self.feed_forward.read(w.ffn, x)
+        self._add(partial(self.feed_forward.write, w.ffn), w.post_ffw_norm)
 
     def _queries_keys_values(self, w: LayerWeights, x: int) -> None:
         self.writer.matmul(w.attn_q, x, self.q, meet=False)
@@ -146,9 +153,11 @@ class Transformer:
             scale=c.attention_scale,
             soft_cap=c.attention_soft_cap,
             window=c.window if c.has_window(i) else attention_kernel.ALL,
+            sinks=w.attn_sinks,
         )
         self.writer.quantise(self.attended, w.attn_output)
-        self._add(w.attn_output, self.attended, w.post_attention_norm)
+        product = partial(self.writer.matmul, w.attn_output, self.attended)
+        self._add(product, w.post_attention_norm)
 
     def _read_stream(self, norm: Norm | None, readers: tuple[Matrix, ...]) -> int:
         """The input of a block's products, normalised if there is a norm. Returns its floats."""
@@ -158,12 +167,14 @@ class Transformer:
         self.writer.norm(norm, self.stream, readers, eps=self.config.stream_eps, out=self.normed)
         return self.normed
 
-    def _add(self, matrix: Matrix, x: int, norm: Norm | None) -> None:
-        """Add matrix times x to the residual stream; `norm` (None = none) comes before adding."""
+    def _add(self, write: Callable[..., None], norm: Norm | None) -> None:
+        """Add to the residual stream what `write` emits the ops for, given where to write it;
+        `norm` (None = none) comes before adding.
+        """
         if norm is None:
-            self.writer.matmul(matrix, x, self.stream, accumulate=1)
+            write(self.stream, accumulate=1)
             return
-        self.writer.matmul(matrix, x, self.added)
+        write(self.added)
         eps = self.config.norm_eps
         self.writer.norm(norm, self.added, out=self.stream, eps=eps, accumulate=1)
 

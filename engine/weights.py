@@ -9,12 +9,14 @@ nobody asks for is refused: a model run without one of its parts would answer wr
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.errors import GGUFError, UnsupportedModel
 from engine.gguf_file import GGUFFile
+from engine.mixture import Mixture
 from engine.model_config import ModelConfig
 from engine.quants import quant_type
 from engine.quants.base import QuantType
@@ -27,7 +29,10 @@ _PADDING = 16
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """n_out rows of n_in weights in the mapped file, and what is added to their products."""
+    """n_out rows of n_in weights in the mapped file, and what is added to their products.
+
+    Of a mixture, n_expert such matrices, one after the other, and as many biases.
+    """
 
     name: str
     quant: QuantType
@@ -35,6 +40,7 @@ class Matrix:
     n_in: int
     n_out: int
     bias: Vector | None = field(default=None, compare=False)  # f32[n_out]
+    n_expert: int = 1
 
     @property
     def row_bytes(self) -> int:
@@ -42,6 +48,7 @@ class Matrix:
 
     @property
     def n_bytes(self) -> int:
+        """Bytes of one expert's matrix, where there are several."""
         return self.n_out * self.row_bytes
 
     def rows(self, first: int, n: int) -> Matrix:
@@ -49,6 +56,23 @@ class Matrix:
         bias = None if self.bias is None else _padded(self.bias[first : first + n])
         address = self.address + first * self.row_bytes
         return replace(self, address=address, n_out=n, bias=bias)
+
+    @property
+    def op_fields(self) -> dict[str, Any]:
+        """The fields that describe it to an op."""
+        quant = self.quant
+        return {
+            "weight": self.address,
+            "row_bytes": self.row_bytes,
+            "n_in": self.n_in,
+            "n_out": self.n_out,
+            "float_x": int(quant.group == 0),
+            "group": quant.group,
+            "dot": quant.dot,
+            "dot4": quant.dot4,
+            "unpack": quant.unpack,
+            "tile_dot": quant.tile_dot,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +89,40 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
+class FeedForwardWeights:
+    """One feed-forward block, or a mixture's shared expert (ffn_gate_shexp, ...)."""
+
+    ffn_gate: Matrix | None  # [n_ff, n_embd]
+    ffn_up: Matrix
+    ffn_down: Matrix  # [n_embd, n_ff]
+
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Every matrix that each token is multiplied with."""
+        gate = () if self.ffn_gate is None else (self.ffn_gate,)
+        return (*gate, self.ffn_up, self.ffn_down)
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureWeights:
+    """A feed-forward block that is a mixture of experts."""
+
+    n_used: int  # experts that a token takes
+    ffn_gate_inp: Matrix  # [n_expert, n_embd], the router
+    exp_probs_b: Vector | None  # f32[n_expert], which only the choice of experts sees
+    ffn_gate_exps: Matrix  # n_expert of [n_ff, n_embd]
+    ffn_up_exps: Matrix
+    ffn_down_exps: Matrix  # n_expert of [n_embd, n_ff]
+    shared: FeedForwardWeights | None
+    ffn_gate_inp_shexp: Matrix | None  # [1, n_embd]: how much the shared expert counts
+
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Every matrix that each token is multiplied with, or as many of them."""
+        experts = (self.ffn_gate_exps, self.ffn_up_exps, self.ffn_down_exps)
+        shared = () if self.shared is None else self.shared.matrices()
+        return (self.ffn_gate_inp, *experts * self.n_used, *shared)
+
+
+@dataclass(frozen=True, slots=True)
 class LayerWeights:
     """One transformer block."""
 
@@ -76,10 +134,9 @@ class LayerWeights:
     attn_k_norm: Vector | None
     attn_output: Matrix  # [n_embd, n_head * head_dim]
     post_attention_norm: Norm | None  # [n_embd], of what the block adds to the residual stream
+    attn_sinks: Vector | None  # f32[n_head]: of each head, a score whose token is nothing
     ffn_norm: Norm | None
-    ffn_gate: Matrix | None  # [n_ff, n_embd]
-    ffn_up: Matrix
-    ffn_down: Matrix  # [n_embd, n_ff]
+    ffn: FeedForwardWeights | MixtureWeights
     post_ffw_norm: Norm | None
 
     @property
@@ -89,9 +146,8 @@ class LayerWeights:
 
     def matrices(self) -> tuple[Matrix, ...]:
         """Every matrix that each token is multiplied with."""
-        gate = () if self.ffn_gate is None else (self.ffn_gate,)
         attention = (self.attn_q, self.attn_k, self.attn_v, self.attn_output)
-        return (*attention, *gate, self.ffn_up, self.ffn_down)
+        return (*attention, *self.ffn.matrices())
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +207,6 @@ class _Reader:
         # Old files repeat the model's RoPE factors in each layer, or have its frequencies there.
         self.unread -= {f"{blk}rope_freqs.weight", f"{blk}attn_rot_embd.weight"}
         attn_q, attn_k, attn_v = self.queries_keys_values(blk)
-        ffn_gate, ffn_up = self.gate_and_up(blk)
         return LayerWeights(
             attn_norm=self.norm_unless_optional(blk, "attn_norm"),
             attn_q=attn_q,
@@ -160,11 +215,12 @@ class _Reader:
             attn_q_norm=self.head_norm(f"{blk}attn_q_norm", c.n_head),
             attn_k_norm=self.head_norm(f"{blk}attn_k_norm", c.n_head_kv),
             attn_output=self.matrix(f"{blk}attn_output", n_q, c.n_embd),
-            post_attention_norm=self.optional_norm(f"{blk}post_attention_norm"),
-            ffn_norm=self.norm_unless_optional(blk, "ffn_norm"),
-            ffn_gate=ffn_gate,
-            ffn_up=ffn_up,
-            ffn_down=self.matrix(f"{blk}ffn_down", c.n_ff, c.n_embd),
+            attn_sinks=self.optional_vector(f"{blk}attn_sinks.weight", c.n_head),
+            ffn_norm=self.norm_unless_optional(blk, c.ffn_norm),
+            post_attention_norm=None
+            if c.ffn_norm == "post_attention_norm"
+            else self.optional_norm(f"{blk}post_attention_norm"),
+            ffn=self.feed_forward(blk) if c.mixture is None else self.mixture(blk, c.mixture),
             post_ffw_norm=self.optional_norm(f"{blk}post_ffw_norm"),
         )
 
@@ -182,6 +238,41 @@ class _Reader:
             self.matrix(f"{blk}attn_q", c.n_embd, n_q),
             self.matrix(f"{blk}attn_k", c.n_embd, n_kv),
             self.matrix(f"{blk}attn_v", c.n_embd, n_kv),
+        )
+
+    def feed_forward(self, blk: str) -> FeedForwardWeights:
+        gate, up = self.gate_and_up(blk)
+        down = self.matrix(f"{blk}ffn_down", self.config.n_ff, self.config.n_embd)
+        return FeedForwardWeights(gate, up, down)
+
+    def mixture(self, blk: str, m: Mixture) -> MixtureWeights:
+        n_embd, n_ff, has_shared = self.config.n_embd, m.n_ff, m.n_ff_shared > 0
+        has_share = has_shared and self.has(f"{blk}ffn_gate_inp_shexp")
+        return MixtureWeights(
+            n_used=m.n_used,
+            ffn_gate_inp=self.matrix(f"{blk}ffn_gate_inp", n_embd, m.n_expert),
+            exp_probs_b=self.optional_vector(f"{blk}exp_probs_b.bias", m.n_expert),
+            ffn_gate_exps=self.experts(f"{blk}ffn_gate_exps", n_embd, n_ff, m.n_expert),
+            ffn_up_exps=self.experts(f"{blk}ffn_up_exps", n_embd, n_ff, m.n_expert),
+            ffn_down_exps=self.experts(f"{blk}ffn_down_exps", n_ff, n_embd, m.n_expert),
+            shared=self.shared_expert(blk, m.n_ff_shared) if has_shared else None,
+            ffn_gate_inp_shexp=self.matrix(f"{blk}ffn_gate_inp_shexp", n_embd, 1)
+            if has_share
+            else None,
+        )
+
+    def experts(self, stem: str, n_in: int, n_out: int, n: int) -> Matrix:
+        name, bias = f"{stem}.weight", f"{stem}.bias"
+        quant = self.take(name, (n_in, n_out, n))
+        biases = self.vector(bias, n_out, n) if bias in self.gguf.tensors else None
+        return Matrix(name, quant, self.gguf.address(name), n_in, n_out, biases, n)
+
+    def shared_expert(self, blk: str, n_ff: int) -> FeedForwardWeights:
+        n_embd = self.config.n_embd
+        return FeedForwardWeights(
+            ffn_gate=self.matrix(f"{blk}ffn_gate_shexp", n_embd, n_ff),
+            ffn_up=self.matrix(f"{blk}ffn_up_shexp", n_embd, n_ff),
+            ffn_down=self.matrix(f"{blk}ffn_down_shexp", n_ff, n_embd),
         )
 
     def gate_and_up(self, blk: str) -> tuple[Matrix | None, Matrix]:
@@ -240,15 +331,19 @@ class _Reader:
     def take(self, name: str, shape: tuple[int, ...]) -> QuantType:
         """Check a tensor's shape and mark it as read."""
         tensor = self.gguf.tensor(name)
-        found = tensor.shape
-        while len(found) > len(shape) and found[-1] == 1:
-            found = found[:-1]
-        if found != shape:
+        if _without_ones(tensor.shape) != _without_ones(shape):
             raise GGUFError(
-                self.gguf.path, f"tensor {name}: shape {found} where {shape} is expected"
+                self.gguf.path, f"tensor {name}: shape {tensor.shape} where {shape} is expected"
             )
         self.unread.discard(name)
         return quant_type(tensor.ggml_type, name)
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape without dimensions of 1 at its end, which say nothing."""
+    while len(shape) > 1 and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
 
 
 def _padded(vector: Vector) -> Vector:

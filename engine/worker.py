@@ -84,31 +84,16 @@ class Worker:
         """Queue a request. Raises QueueFull, EngineClosed, EngineFailed or InvalidRequest."""
         sequence = Sequence(generation, self._tokenizer, self._n_ctx)
         sequence.work_s = self._estimator.read_s(sequence)
-        needless: list[Sequence] = []
         with self._lock:
             self._refuse_if_over()
             if self._is_short:
                 raise OutOfMemory("this machine has too little memory left; try again later")
-            joined = self._orphans.same_as(generation)
-            if joined:
-                sequence = joined
-                joined.generation.disown()
-                self._orphans.remove(joined)
-                self._errands.append(lambda: joined.report_to(generation))
-            else:
-                needless = self._scheduler.replaced_by(generation.options.replaces_key)
-                for old in needless:
-                    self._scheduler.remove(old)
-                self._scheduler.add(sequence, self._estimator.retry_after_s)
+            joined = self._join(generation)
+            replaced = [] if joined else self._add(sequence)
             orphans = self._orphans.take_all()
             self._wake()
-        generation._progress = lambda: self._progress(sequence)
-        generation._on_cancel = lambda: self._interrupt(sequence, Interruption.CANCELLED)
-        if self._orphans.linger_s:
-            generation._on_leave = lambda: self._leave(sequence)
-        if generation.cancelled:  # by another thread, before it could be heard
-            generation.cancel()
-        for old in needless:
+        self._connect(generation, joined or sequence)
+        for old in replaced:
             old.interrupt(Interruption.REPLACED)
             self._report_early_end(old)
         for orphan in orphans:
@@ -116,6 +101,34 @@ class Worker:
         if not joined:
             self._set_timers(sequence)
         return generation
+
+    def _join(self, generation: Generation) -> Sequence | None:
+        """The running request that this one repeats, if its client has left; now it is this one's.
+        Under the lock.
+        """
+        joined = self._orphans.same_as(generation)
+        if joined:
+            joined.generation.disown()
+            self._orphans.remove(joined)
+            self._errands.append(lambda: joined.report_to(generation))
+        return joined
+
+    def _add(self, sequence: Sequence) -> list[Sequence]:
+        """Queue it. Returns those that it replaces, taken out of the queue. Under the lock."""
+        replaced = self._scheduler.replaced_by(sequence.options.replaces_key)
+        for old in replaced:
+            self._scheduler.remove(old)
+        self._scheduler.add(sequence, self._estimator.retry_after_s)
+        return replaced
+
+    def _connect(self, generation: Generation, sequence: Sequence) -> None:
+        """Let a handle act on its request."""
+        generation._progress = lambda: self._progress(sequence)
+        generation._on_cancel = lambda: self._interrupt(sequence, Interruption.CANCELLED)
+        if self._orphans.linger_s:
+            generation._on_leave = lambda: self._leave(sequence)
+        if generation.cancelled:  # by another thread, before it could be heard
+            generation.cancel()
 
     def call(self, errand: Callable[[], T]) -> Future[T]:
         """Have the engine thread do something between two steps. Raises what `submit` raises; the

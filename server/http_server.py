@@ -1,4 +1,5 @@
-"""HttpServer: uvicorn as we use it, with an end that no reply and no client can hold up.
+"""HttpServer: uvicorn as we use it: asleep while nobody asks, and with an end that no reply and no
+client can hold up.
 
 Knows uvicorn's settings and its shutdown; knows nothing of routes, signals or exit statuses.
 """
@@ -8,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
+from email.utils import formatdate
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.server import ServerState
 
 from server.loader import EngineLoader
 
@@ -20,7 +24,11 @@ KEEP_ALIVE_S = 65  # longer than clients keep idle connections, so that they clo
 
 
 class HttpServer(uvicorn.Server):
-    """Serves one application, and closes its engine when it ends."""
+    """Serves one application, and closes its engine when it ends. Any thread, or a signal's
+    handler, ends it by setting `should_exit`.
+    """
+
+    _loop: asyncio.AbstractEventLoop | None = None  # that runs main_loop
 
     def __init__(self, app: FastAPI, loader: EngineLoader) -> None:
         super().__init__(
@@ -38,6 +46,28 @@ class HttpServer(uvicorn.Server):
             )
         )
         self._loader = loader
+        self.server_state = _ServerState()
+
+    @property
+    def should_exit(self) -> bool:
+        """Whether the server has been asked to end."""
+        return self._should_exit
+
+    @should_exit.setter
+    def should_exit(self, value: bool) -> None:
+        self._should_exit = value
+        if value and self._loop:
+            self._loop.call_soon_threadsafe(self._exit_asked.set)
+
+    async def main_loop(self) -> None:
+        """Sleep until the end. uvicorn's own wakes ten times a second, to see whether there is
+        anything to do: of all that a server does on an idle machine, this would be the most.
+        """
+        self._exit_asked = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        if not self.should_exit:  # which may have been set just before there was a loop to wake
+            await self._exit_asked.wait()
+        self._loop = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -56,3 +86,21 @@ class HttpServer(uvicorn.Server):
         for connection in list(self.server_state.connections):
             if connection.transport is not None:
                 connection.transport.abort()
+
+
+class _ServerState(ServerState):
+    """uvicorn's, with a Date header that is made when a reply wants it, not once a second."""
+
+    _made_at, _date = 0, b""
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """What every reply begins with."""
+        now = int(time.time())
+        if now != self._made_at:
+            self._made_at, self._date = now, formatdate(now, usegmt=True).encode()
+        return [(b"date", self._date)]
+
+    @default_headers.setter
+    def default_headers(self, value: list[tuple[bytes, bytes]]) -> None:
+        """uvicorn begins with none."""

@@ -27,7 +27,10 @@ class PaperModel:
     def __init__(self) -> None:
         self.cancel_after: int | None = None
 
-    def forward(self, parts: Sequence[Part]) -> Any:
+    def precise_until(self, n_past: int, n_new: int) -> int:
+        return 0
+
+    def forward(self, parts: Sequence[Part], *, precise: bool) -> Any:
         n_rows = 0
         for part in parts:
             for i, token in enumerate(part.tokens):

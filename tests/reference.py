@@ -65,6 +65,13 @@ def gelu_tanh(x: F32) -> F32:
     return y
 
 
+def swiglu_oai(gate: F32, up: F32) -> F32:
+    """gpt-oss's gate: both inputs are clamped, and `up` counts from -1 on."""
+    gate = np.minimum(gate, np.float32(7))
+    y: F32 = gate / (1 + np.exp(-np.float32(1.702) * gate)) * (np.clip(up, -7, 7) + 1)
+    return y
+
+
 def relu_squared(x: F32) -> F32:
     y: F32 = np.maximum(x, 0) ** 2
     return y
@@ -97,7 +104,7 @@ class ReferenceModel:
         self.architecture: str = metadata["general.architecture"]
         self.facts = facts(self.architecture)
         self.rotate = ROTATE[self.facts["rope_pairs"]]
-        self.activate = ACTIVATE[self.facts.get("activation", "silu")]
+        self.activate = ACTIVATE.get(self.facts.get("activation", "silu"), silu)
         self.n_layer: int = self.number("block_count")
         self.n_embd: int = self.number("embedding_length")
         self.n_head: int = self.number("attention.head_count")
@@ -169,10 +176,13 @@ class ReferenceModel:
         """
         layer = f"blk.{i}"
         normed = self.norm(f"{layer}.attn_norm", x)
-        added = self.norm(f"{layer}.post_attention_norm", self.attention(i, normed))
+        added = self.attention(i, normed)
+        ffn_norm = self.facts.get("ffn_norm", "ffn_norm")
+        if ffn_norm != "post_attention_norm":
+            added = self.norm(f"{layer}.post_attention_norm", added)
         after = x + self.residual_scale * added
-        if self.has(f"{layer}.ffn_norm") or not self.has(f"{layer}.attn_norm"):
-            normed = self.norm(f"{layer}.ffn_norm", after)
+        if self.has(f"{layer}.{ffn_norm}") or not self.has(f"{layer}.attn_norm"):
+            normed = self.norm(f"{layer}.{ffn_norm}", after)
         return after + self.residual_scale * self.norm(
             f"{layer}.post_ffw_norm", self.ffn(layer, normed)
         )
@@ -282,16 +292,61 @@ class ReferenceModel:
             scores = q[:, head] @ k[:, kv_head].T * scale
             scores = soft_cap(scores, self.soft_cap("attn_logit_softcapping"))
             scores[hidden] = -np.inf
-            heads.append(softmax(scores) @ v[:, kv_head])
+            if self.has(f"{layer}.attn_sinks"):  # a score more, of a token whose value is 0
+                sink = np.full((n, 1), self.weight(f"{layer}.attn_sinks.weight")[head])
+                scores = np.concatenate([scores, sink], axis=-1)
+            heads.append(softmax(scores)[:, :n] @ v[:, kv_head])
         return self.linear(f"{layer}.attn_output", np.concatenate(heads, axis=-1))
 
+    def gated(self, gate: F32, up: F32) -> F32:
+        if self.facts.get("activation") == "swiglu_oai":
+            return swiglu_oai(gate, up)
+        return self.activate(gate) * up
+
+    def expert(self, layer: str, expert: int, x: F32) -> F32:
+        """What one expert makes of f32[n, n_embd]."""
+
+        def product(name: str, x: F32) -> F32:
+            y: F32 = x @ self.weight(f"{layer}.{name}.weight")[expert].T
+            bias = f"{layer}.{name}.bias"
+            return y + self.weight(bias)[expert] if bias in self.tensors else y
+
+        gate, up = product("ffn_gate_exps", x), product("ffn_up_exps", x)
+        return product("ffn_down_exps", self.gated(gate, up))
+
+    def mixture(self, layer: str, x: F32) -> F32:
+        """A mixture of experts, row by row."""
+        logits = self.linear(f"{layer}.ffn_gate_inp", x)
+        gating = self.facts["router"]
+        probs = logits if gating == "softmax_of_chosen" else softmax(logits)
+        added = np.zeros_like(x)
+        for row in range(len(x)):
+            chosen = np.argsort(-probs[row])[: self.number("expert_used_count")]
+            factors = probs[row, chosen]
+            if gating == "softmax_of_chosen":
+                factors = softmax(factors)
+            elif gating == "softmax_normalised":
+                factors = factors / factors.sum()
+            for expert, factor in zip(chosen, factors, strict=True):
+                added[row] += factor * self.expert(layer, expert, x[row])
+        if not self.has(f"{layer}.ffn_up_shexp"):
+            return added
+        gate, up = (self.linear(f"{layer}.ffn_{name}_shexp", x) for name in ("gate", "up"))
+        shared = self.linear(f"{layer}.ffn_down_shexp", self.gated(gate, up))
+        if self.has(f"{layer}.ffn_gate_inp_shexp"):
+            share = x @ self.weight(f"{layer}.ffn_gate_inp_shexp.weight").reshape(-1)
+            shared = shared / (1 + np.exp(-share))[:, None]
+        return added + shared
+
     def ffn(self, layer: str, x: F32) -> F32:
+        if self.has(f"{layer}.ffn_gate_inp"):
+            return self.mixture(layer, x)
         n_ff = self.number("feed_forward_length")
         up = self.linear(f"{layer}.ffn_up", x)
         if self.has(f"{layer}.ffn_gate"):
-            up = self.activate(self.linear(f"{layer}.ffn_gate", x)) * up
+            up = self.gated(self.linear(f"{layer}.ffn_gate", x), up)
         elif up.shape[1] == 2 * n_ff:  # both in one tensor
-            up = self.activate(up[:, :n_ff]) * up[:, n_ff:]
+            up = self.gated(up[:, :n_ff], up[:, n_ff:])
         else:
             up = self.activate(up)
         return self.linear(f"{layer}.ffn_down", up)

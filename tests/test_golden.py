@@ -93,7 +93,9 @@ def test_likelihoods_are_those_of_f32(golden: Golden, chunk: int) -> None:
     ours = score(golden.engine, ids, chunk)
     nll = -ours[np.arange(len(ours)), ids[1:]]
     perplexity = np.exp(nll.mean())
-    assert perplexity == pytest.approx(golden.data["reference_f32"]["text_perplexity"], rel=0.005)
+    # What is rounded in the first tokens moves all that follow: llama.cpp is off by 1 % on Gemma.
+    off = 0.01 if chunk > 1 else 0.002
+    assert perplexity == pytest.approx(golden.data["reference_f32"]["text_perplexity"], rel=off)
     kl = (np.exp(golden.reference) * (golden.reference - ours)).sum(axis=-1).mean()
     llama_cpp = golden.data["llama_cpp_vs_reference"]["mean_kl"]
     assert kl <= (llama_cpp if chunk > 1 else llama_cpp / 10)  # decoding is all but exact

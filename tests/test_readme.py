@@ -9,9 +9,12 @@ from engine.architectures import ARCHITECTURES
 from engine.quants import QUANTS
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("engine", "server", "clients", "tests", ".ci")
-# In one line each: test files mirror the code, and are named after it.
-SUMMED_UP = {"tests/engine", "tests/server", "tests/clients", "tests/golden"}
+FOLDERS = ("engine", "server", "clients", "tests", "docs", ".ci")
+# In one line each: test files mirror the code, and are named after it; results are files alike.
+SUMMED_UP = {
+    *("tests/engine", "tests/server", "tests/clients", "tests/docs", "tests/golden"),
+    "docs/measurements",
+}
 
 _LINE = re.compile(r"( *)(\S+)(?: {2,}(.+))?")
 

@@ -11,7 +11,7 @@ import pytest
 from gguf import GGMLQuantizationType as T
 
 from tests.reference import ROTATE, ReferenceModel
-from tests.tiny_gguf import write_tiny_gguf
+from tests.tiny_gguf import RANDOM_BLOCKS, write_tiny_gguf
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -102,7 +102,11 @@ def test_an_absent_freq_base_is_10000(tiny: Any) -> None:
     np.testing.assert_array_equal(absent.logits(IDS), given.logits(IDS))
 
 
-@pytest.mark.parametrize("ggml_type", [T.F16, T.BF16, T.Q8_0, T.Q4_0, T.Q4_1, T.Q4_K, T.Q6_K])
+@pytest.mark.parametrize(
+    "ggml_type",
+    [T.F16, T.BF16, T.Q8_0, T.Q4_0, T.Q4_1, T.MXFP4, T.TQ2_0, T.TQ1_0, *RANDOM_BLOCKS],
+    ids=lambda ggml_type: ggml_type.name,
+)
 def test_every_tensor_type_gives_reasonable_logits(tiny: Any, ggml_type: T) -> None:
     model = tiny(type=ggml_type, n_embd=256, n_ff=256, tied=False)
     logits = model.logits(IDS)

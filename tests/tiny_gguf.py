@@ -45,6 +45,15 @@ RANDOM_BLOCKS: Mapping[T, tuple[tuple[int, float], ...]] = {
     T.Q4_K: ((0, 1.0), (2, 7.5)),
     T.Q5_K: ((0, 1.0), (2, 15.5)),
     T.Q6_K: ((208, 1.0),),
+    T.IQ4_NL: ((0, 1.0),),
+    T.IQ4_XS: ((0, 1.0),),
+    T.IQ3_S: ((0, 1.0),),
+    T.IQ3_XXS: ((0, 1.0),),
+    T.IQ2_S: ((0, 1.0),),
+    T.IQ2_XS: ((0, 1.0),),
+    T.IQ2_XXS: ((0, 1.0),),
+    T.IQ1_S: ((0, 1.0),),
+    T.IQ1_M: (),  # its scale lies in four nibbles
 }
 
 
@@ -75,6 +84,7 @@ class TinyModel:
     add_bos: bool = False
     chat_template: str | None = CHATML_TEMPLATE
     seed: int = 0
+    split: int = 0  # tensors in each part of a split model; 0 = all in one file
     window: int | None = None  # sliding_window
     keys: Mapping[str, Any] = field(default_factory=dict)  # more metadata: {"logit_scale": 0.5}
     layer_norm: bool = False  # norms that subtract the mean have another key for their epsilon
@@ -84,6 +94,12 @@ class TinyModel:
     post_norms: bool = False  # norms of what a block adds
     head_norms: str | None = None  # of q and k: one for all "head"s, one for "each" head, the "row"
     long_rope: bool = False  # rope_factors_long and rope_factors_short
+    n_expert: int = 0  # a mixture of experts, of which ...
+    n_expert_used: int = 2  # ... each token takes so many ...
+    n_ff_expert: int | None = None  # ... that are so wide; None: key absent, n_ff
+    n_ff_shared: int = 0  # width of a shared expert, beside ffn_gate_inp_shexp; 0: none
+    sinks: bool = False  # attn_sinks
+    ffn_norm: str = "ffn_norm"  # another name of this tensor
 
     @classmethod
     def from_json(cls, options: Mapping[str, Any]) -> TinyModel:
@@ -105,9 +121,9 @@ class TinyModel:
 
 
 def write_tiny_gguf(path: Path, model: TinyModel | None = None, **options: Any) -> Path:
-    """Write `model`, or TinyModel(**options), to `path`; return `path`."""
+    """Write `model`, or TinyModel(**options), to `path`; return it, or the first part."""
     model = model or TinyModel(**options)
-    writer = GGUFWriter(path, model.architecture)
+    writer = GGUFWriter(path, model.architecture, split_max_tensors=model.split)
     _add_metadata(writer, model)
     _add_tokenizer(writer, model)
     _add_tensors(writer, model)
@@ -115,7 +131,7 @@ def write_tiny_gguf(path: Path, model: TinyModel | None = None, **options: Any) 
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return writer.format_shard_names(path)[0]
 
 
 class StableRandom:
@@ -164,6 +180,10 @@ def random_rows(
         for offset, ratio in RANDOM_BLOCKS[ggml_type]:
             f16 = (scale * ratio * spread).astype(np.float16)
             blocks[:, offset : offset + 2] = f16.view(np.uint8)
+        if ggml_type == T.IQ1_M:
+            bits = (scale * spread).astype(np.float16).view(np.uint16)
+            words = blocks[:, 48:].view(np.uint16)
+            words[:] = words & 0xFFF | bits >> np.array([0, 4, 8, 12], np.uint16) << 12
 
     set_scales(0.01)
     set_scales(0.01 * std / float(quants.dequantize(blocks, ggml_type).std()))
@@ -195,6 +215,13 @@ def _add_metadata(writer: GGUFWriter, model: TinyModel) -> None:
         writer.add_rope_freq_base(model.rope_freq_base)
     if model.window is not None:
         writer.add_sliding_window(model.window)
+    if model.n_expert:
+        writer.add_expert_count(model.n_expert)
+        writer.add_expert_used_count(model.n_expert_used)
+    if model.n_ff_expert is not None:
+        writer.add_expert_feed_forward_length(model.n_ff_expert)
+    if model.n_ff_shared:
+        writer.add_expert_shared_feed_forward_length(model.n_ff_shared)
     if model.rope_scale is not None:
         writer.add_rope_scaling_type(RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(model.rope_scale)
@@ -248,6 +275,35 @@ def _add_tensors(writer: GGUFWriter, model: TinyModel) -> None:
         writer.add_tensor(f"{name}.weight", data, raw_dtype=ggml_type)
         bias(name, n_rows)
 
+    def experts(name: str, n_rows: int, n_in: int, std: float) -> None:
+        stem, n = name.split(".")[-1], model.n_expert
+        ggml_type = model.types.get(stem, model.type)
+        data = random_rows(rng, n * n_rows, n_in, std, ggml_type)
+        writer.add_tensor(f"{name}.weight", data.reshape(n, n_rows, -1), raw_dtype=ggml_type)
+        if stem in model.biases:
+            biases = (0.3 * rng.standard_normal((n, n_rows))).astype(np.float32)
+            writer.add_tensor(f"{name}.bias", biases)
+
+    def mixture(layer: str) -> None:
+        n_expert_ff = model.n_ff_expert or n_ff
+        matrix(layer + "ffn_gate_inp", model.n_expert, n_embd, 2 * n_embd**-0.5)
+        experts(layer + "ffn_gate_exps", n_expert_ff, n_embd, n_embd**-0.5)
+        experts(layer + "ffn_up_exps", n_expert_ff, n_embd, n_embd**-0.5)
+        experts(layer + "ffn_down_exps", n_embd, n_expert_ff, 4 * n_expert_ff**-0.5)
+        if model.n_ff_shared:
+            vector(layer + "ffn_gate_inp_shexp", n_embd**-0.5 * rng.standard_normal(n_embd))
+            matrix(layer + "ffn_gate_shexp", model.n_ff_shared, n_embd, n_embd**-0.5)
+            matrix(layer + "ffn_up_shexp", model.n_ff_shared, n_embd, n_embd**-0.5)
+            matrix(layer + "ffn_down_shexp", n_embd, model.n_ff_shared, model.n_ff_shared**-0.5)
+
+    def feed_forward(layer: str) -> None:
+        if "ffn_up" in model.fused:
+            matrix(layer + "ffn_up", 2 * n_ff, n_embd, n_embd**-0.5)
+        else:
+            matrix(layer + "ffn_gate", n_ff, n_embd, n_embd**-0.5)
+            matrix(layer + "ffn_up", n_ff, n_embd, n_embd**-0.5)
+        matrix(layer + "ffn_down", n_embd, n_ff, 2 * n_ff**-0.5)
+
     def vector(name: str, values: npt.NDArray[np.float64]) -> None:
         writer.add_tensor(f"{name}.weight", values.astype(np.float32))
 
@@ -278,13 +334,13 @@ def _add_tensors(writer: GGUFWriter, model: TinyModel) -> None:
         head_norm(layer + "attn_q_norm", model.n_head)
         head_norm(layer + "attn_k_norm", model.kv_heads)
         matrix(layer + "attn_output", n_embd, n_q, n_q**-0.5)
-        norm(layer + "ffn_norm")
-        if "ffn_up" in model.fused:
-            matrix(layer + "ffn_up", 2 * n_ff, n_embd, n_embd**-0.5)
+        if model.sinks:
+            vector(layer + "attn_sinks", rng.uniform(-2, 4, model.n_head))
+        norm(layer + model.ffn_norm)
+        if model.n_expert:
+            mixture(layer)
         else:
-            matrix(layer + "ffn_gate", n_ff, n_embd, n_embd**-0.5)
-            matrix(layer + "ffn_up", n_ff, n_embd, n_embd**-0.5)
-        matrix(layer + "ffn_down", n_embd, n_ff, 2 * n_ff**-0.5)
+            feed_forward(layer)
         if model.post_norms:
             norm(layer + "post_attention_norm")
             norm(layer + "post_ffw_norm")

@@ -57,8 +57,8 @@ def slow_down(engine: Engine, monkeypatch: pytest.MonkeyPatch, step_s: float = 0
     """Let each run of the plan take a while."""
     forward = engine._model.forward
 
-    def slow(*args: object) -> np.ndarray:
+    def slow(*args: object, **options: object) -> np.ndarray:
         time.sleep(step_s)
-        return forward(*args)  # type: ignore[arg-type]
+        return forward(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine._model, "forward", slow)

@@ -37,7 +37,7 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.op import FEW, fields, kernel, n_rows, take
+from engine.kernels.op import fields, kernel, n_places, n_rows, take
 from engine.kernels.simd import (
     L,
     Lanes,
@@ -62,6 +62,7 @@ from engine.kernels.simd import (
     nearest,
     read_f32,
     shuffle,
+    smaller,
     splat,
     stack,
     store,
@@ -222,9 +223,9 @@ def _quantise_many(op, x, row, first, last, planes):
 
 
 @inline
-def quantise(op, rows, planes, x, row, first, last):
+def quantise(op, planes, x, row, first, last):
     """Values first..last of row number `row` in all forms that the op's readers want."""
-    if rows <= FEW:
+    if planes == 0:
         _quantise_few(op, x, row, first, last)
     else:
         _quantise_many(op, x, row, first, last, planes)
@@ -232,8 +233,9 @@ def quantise(op, rows, planes, x, row, first, last):
 
 @inline
 def n_planes(op, batch):
-    """q8 rows for one row."""
-    return max(fields(op).planes, fields(batch).planes)
+    """q8 rows for one row; 0 = few rows, in the forms for those."""
+    planes = fields(batch).planes
+    return max(planes, fields(op).planes) if planes != 0 else 0
 
 
 @inline
@@ -265,16 +267,37 @@ def soft_capped(v, cap, inverse):
     return mul(cap, sub(one, div(splat(f32xL, 2.0), add(exp(add(u, u)), one))))
 
 
+_OAI_LIMIT, _OAI_SLOPE = 7.0, 1.702
+
+
 @inline
-def _activate(op, batch, function):
-    """x = function(x) * y in place (y: 0 = not gated), and as integers to q8, q16, fine8."""
+def _oai_gate(v):
+    """v * sigmoid(1.702 v), where v is 7 at most."""
+    v = smaller(v, splat(f32xL, _OAI_LIMIT))
+    slope = splat(f32xL, -_OAI_SLOPE)
+    return div(v, add(splat(f32xL, 1.0), exp(mul(v, slope))))
+
+
+@inline
+def _oai_product(gate, v):
+    """gate * (v + 1), where v is kept between -7 and 7."""
+    v = larger(smaller(v, splat(f32xL, _OAI_LIMIT)), splat(f32xL, -_OAI_LIMIT))
+    return mul(gate, add(v, splat(f32xL, 1.0)))
+
+
+@inline
+def _activate(op, batch, function, product):
+    """x = product(function(x), y) in place, or function(x) where y is 0 (not gated); and as
+    integers to q8, q16, fine8. Runs over rows, or over places where there are any (routing.py).
+    """
     o = fields(op)
     n = o.n_in
     segments = (n + SEGMENT - 1) // SEGMENT
-    rows, planes = n_rows(op, batch), n_planes(op, batch)
+    planes = n_planes(op, batch)
+    items = n_places(op, batch) * segments
     while True:
         item = take(op, 1)
-        if item >= rows * segments:
+        if item >= items:
             break
         row = item // segments
         first = item % segments * SEGMENT
@@ -283,29 +306,35 @@ def _activate(op, batch, function):
         if o.y != 0:
             for i in range(first, last, L):
                 v = function(load(f32xL, x + 4 * i))
-                store(x + 4 * i, mul(v, load(f32xL, y + 4 * i)))
+                store(x + 4 * i, product(v, load(f32xL, y + 4 * i)))
         else:
             for i in range(first, last, L):
                 store(x + 4 * i, function(load(f32xL, x + 4 * i)))
-        quantise(o, rows, planes, x, row, first, last)
+        quantise(o, planes, x, row, first, last)
 
 
 @kernel
 def silu(op, batch, thread, n_threads):
     """x = silu(x) * y, x (gate) and y (up): f32[rows, n_in]; see _activate."""
-    _activate(op, batch, _silu)
+    _activate(op, batch, _silu, mul)
 
 
 @kernel
 def gelu(op, batch, thread, n_threads):
     """x = gelu(x) * y, or gelu(x) where y is 0; see _activate."""
-    _activate(op, batch, _gelu)
+    _activate(op, batch, _gelu, mul)
 
 
 @kernel
 def relu_squared(op, batch, thread, n_threads):
     """x = max(x, 0)^2 * y, or max(x, 0)^2 where y is 0; see _activate."""
-    _activate(op, batch, _relu_squared)
+    _activate(op, batch, _relu_squared, mul)
+
+
+@kernel
+def swiglu_oai(op, batch, thread, n_threads):
+    """x = min(x, 7) * sigmoid(1.702 min(x, 7)) * (1 + clamp(y, -7, 7)); see _activate."""
+    _activate(op, batch, _oai_gate, _oai_product)
 
 
 @kernel
@@ -341,4 +370,4 @@ def quantise_rows(op, batch, thread, n_threads):
         row = item // segments
         first = item % segments * SEGMENT
         last = min(first + SEGMENT, n)
-        quantise(o, rows, planes, o.x + 4 * n * row, row, first, last)
+        quantise(o, planes, o.x + 4 * n * row, row, first, last)

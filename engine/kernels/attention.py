@@ -246,12 +246,13 @@ def _most_parts(batch, rows, window):
 
 
 @inline
-def _merge(result, n_results, result_bytes, states, head_dim, out):
+def _merge(result, n_results, result_bytes, states, head_dim, out, sink):
     """One query's attention f32[head_dim] at `out`, from its results for n_results parts.
 
-    result: address of the first part's output; states: of the first part's (maximum, sum).
+    result: address of the first part's output; states: of the first part's (maximum, sum); sink:
+    address of one more score, of a token whose value is 0; 0 = none.
     """
-    peak = read_f32(states)
+    peak = read_f32(states) if sink == 0 else max(read_f32(states), read_f32(sink))
     for i in range(1, n_results):
         peak = max(peak, read_f32(states + i * result_bytes))
     total = read_f32(states) * 0
@@ -260,6 +261,8 @@ def _merge(result, n_results, result_bytes, states, head_dim, out):
         factor = sum_lanes(exp(splat(f32xL, read_f32(state) - peak))) / L
         write_f32(state, factor)
         total += factor * read_f32(state + 4)
+    if sink != 0:
+        total += sum_lanes(exp(splat(f32xL, read_f32(sink) - peak))) / L
     inverse = splat(f32xL, 1.0 / total)
     for d in range(0, head_dim, L):
         sums = zeros(f32xL)
@@ -347,7 +350,8 @@ def _attention(kv_type, op, batch, thread):
             r, h = block_row + i // group, head * group + i % group
             output, state = results + i * head_dim * 4, results + (n_most * head_dim + 2 * i) * 4
             out = o.out + (r * o.n_head + h) * head_dim * 4
-            _merge(output, n_parts, result_bytes, state, head_dim, out)
+            sink = 0 if o.sinks == 0 else o.sinks + 4 * h
+            _merge(output, n_parts, result_bytes, state, head_dim, out, sink)
 
 
 @kernel

@@ -11,7 +11,7 @@ from __future__ import annotations
 from engine.jit import inline
 from engine.kernels.activation import n_planes, q8_row_bytes
 from engine.kernels.atomics import call_address
-from engine.kernels.op import FEW, cancelled, fields, kernel, n_rows, take
+from engine.kernels.op import are_few, cancelled, fields, kernel, n_rows, take
 from engine.kernels.simd import L, add, f32xL, load, read_f32, read_i32, read_u8, store, write_f32
 from engine.kernels.tile import K_CHUNK, offset_at, scale_at
 
@@ -21,16 +21,61 @@ _MOST_ROWS, _TURNS = 256, 8
 
 
 @inline
-def _write(o, out, first, n, sums):
+def out_bytes(n):
+    """Bytes from one output row of n values to the next."""
+    return (n + 15) // 16 * 64
+
+
+@inline
+def write_products(o, bias, out, first, n, sums):
     """Put n sums, for the weight rows from `first` on, where they belong in an output row."""
     for i in range(0, n, L):
         at = out + 4 * (first + i)
         v = load(f32xL, sums + 4 * i)
-        if o.bias != 0:
-            v = add(v, load(f32xL, o.bias + 4 * (first + i)))
+        if bias != 0:
+            v = add(v, load(f32xL, bias + 4 * (first + i)))
         if o.accumulate != 0:
             v = add(v, load(f32xL, at))
         store(at, v)
+
+
+@inline
+def input_planes(op, batch):
+    """How many rows a tile is multiplied with for one row of the batch."""
+    return 1 if fields(op).float_x != 0 else n_planes(op, batch)
+
+
+@inline
+def input_bytes(o):
+    """Bytes of a row that a tile is multiplied with."""
+    return 4 * o.n_in if o.float_x != 0 else q8_row_bytes(o.n_in)
+
+
+@inline
+def multiply_tile(o, planes, weight, bias, first, x, rows, out, tile):
+    """L rows of the weights, from row `first` on, times many input rows: to their columns of out.
+
+    weight, bias, x, out: addresses of the first row of each; tile: room for one.
+    """
+    n, x_stride, out_stride = min(L, o.n_out - first), input_bytes(o), out_bytes(o.n_out)
+    out += 4 * first
+    accumulate = o.accumulate
+    if bias != 0:
+        for t in range(rows):
+            v = load(f32xL, bias + 4 * first)
+            if accumulate != 0:
+                v = add(v, load(f32xL, out + t * out_stride))
+            store(out + t * out_stride, v)
+        accumulate = 1
+    for k0 in range(0, o.n_in, K_CHUNK):
+        kn = min(K_CHUNK, o.n_in - k0)
+        w = weight + first * o.row_bytes
+        call_address(o.unpack, (w, o.row_bytes, n, k0, kn, tile))
+        for plane in range(planes):
+            x_plane = (x + plane * x_stride, planes * x_stride)
+            to = (out, out_stride, accumulate)
+            call_address(o.tile_dot, (tile, kn, *x_plane, o.n_in, k0, rows, *to))
+            accumulate = 1
 
 
 @kernel
@@ -42,9 +87,9 @@ def matmul(op, batch, thread, n_threads):
     """
     o = fields(op)
     rows = n_rows(op, batch)
-    out_stride = (o.n_out + 15) // 16 * 64
+    out_stride = out_bytes(o.n_out)
     scratch = o.scratch + thread * o.scratch_bytes
-    if rows <= FEW:
+    if are_few(batch):
         turn = o.n_out // (_TURNS * n_threads) // L * L
         # A run that several fours of input rows pass over must stay in the cache meanwhile.
         turn = min(max(turn, L), _MOST_ROWS if rows <= 4 else L)
@@ -56,53 +101,22 @@ def matmul(op, batch, thread, n_threads):
             w = o.weight + first * o.row_bytes
             if rows == 1:
                 call_address(o.dot, (w, o.row_bytes, n, o.n_in, o.x_few, scratch))
-                _write(o, o.out, first, n, scratch)
+                write_products(o, o.bias, o.out, first, n, scratch)
                 continue
             for four in range(0, rows, 4):  # two or three rows take the time of four
                 x = o.x_few + four * o.x_few_bytes
                 sums = (scratch, 4 * turn)
                 call_address(o.dot4, (w, o.row_bytes, n, o.n_in, x, o.x_few_bytes, *sums))
                 for row in range(four, min(four + 4, rows)):
-                    _write(o, o.out + row * out_stride, first, n, scratch + (row - four) * 4 * turn)
+                    out, at = o.out + row * out_stride, scratch + (row - four) * 4 * turn
+                    write_products(o, o.bias, out, first, n, at)
         return
-    planes = 1 if o.float_x != 0 else n_planes(op, batch)
-    x_stride = 4 * o.n_in if o.float_x != 0 else q8_row_bytes(o.n_in)
+    planes = input_planes(op, batch)
     while True:
         first = take(op, L)
         if first >= o.n_out or cancelled(batch):
             break
-        n = min(L, o.n_out - first)
-        out = o.out + 4 * first
-        accumulate = o.accumulate
-        if o.bias != 0:
-            for t in range(rows):
-                v = load(f32xL, o.bias + 4 * first)
-                if accumulate != 0:
-                    v = add(v, load(f32xL, out + t * out_stride))
-                store(out + t * out_stride, v)
-            accumulate = 1
-        for k0 in range(0, o.n_in, K_CHUNK):
-            kn = min(K_CHUNK, o.n_in - k0)
-            w = o.weight + first * o.row_bytes
-            call_address(o.unpack, (w, o.row_bytes, n, k0, kn, scratch))
-            for plane in range(planes):
-                x = o.x + plane * x_stride
-                call_address(
-                    o.tile_dot,
-                    (
-                        scratch,
-                        kn,
-                        x,
-                        planes * x_stride,
-                        o.n_in,
-                        k0,
-                        rows,
-                        out,
-                        out_stride,
-                        accumulate,
-                    ),
-                )
-                accumulate = 1
+        multiply_tile(o, planes, o.weight, o.bias, first, o.x, rows, o.out, scratch)
 
 
 @kernel

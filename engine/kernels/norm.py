@@ -89,4 +89,4 @@ def norm(op, batch, thread, n_threads):
         x = o.x + 4 * n * source
         _normalise(x, n, out, o.weight, o.bias, o.eps, o.centred, o.accumulate)
         for i in range(0, n, SEGMENT):
-            quantise(o, rows, planes, out, row, i, min(i + SEGMENT, n))
+            quantise(o, planes, out, row, i, min(i + SEGMENT, n))

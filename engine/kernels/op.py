@@ -13,12 +13,16 @@ import numpy as np
 
 from engine.jit import Native, inline, native
 from engine.kernels.atomics import address_of, fetch_add, read_shared
+from engine.kernels.simd import read_i32
 
 import numba  # isort: skip  # after engine.jit
 from numba import types  # isort: skip
 
-# Rows up to which a matrix product reads weights as decoding does; more rows go through tiles.
+# Rows up to which matrix products can read weights as decoding does; more go through tiles.
 FEW = 8
+
+# Kernels may touch rows up to the next multiple of this, where there are many.
+ROW_GROUP = 8
 
 # Bytes ahead of the weights being multiplied at which they are prefetched.
 AHEAD = 2048
@@ -59,6 +63,19 @@ OP = np.dtype(
         ("scratch_bytes", np.int64),  # of one thread
         ("results", np.int64),  # attention: its results for parts of the positions
         ("arrived", np.int64),  # attention: parts that are finished, i64 every ARRIVED_BYTES
+        # A mixture of experts (routing.py, experts.py).
+        ("n_expert", np.int32),
+        ("n_used", np.int32),  # experts that a row takes
+        ("expert_bytes", np.int64),  # bytes from one expert's weights to the next one's
+        ("gating", np.int32),  # how a router's logits become probabilities
+        ("normalise", np.int32),  # 1 = the factors of a row sum up to `scale`
+        ("by_place", np.int32),  # 1 = input rows lie by place instead of by row
+        ("chosen", np.int64),  # i32[rows, n_used]: experts
+        ("factor", np.int64),  # f32[rows, n_used]
+        ("place", np.int64),  # i32[rows, n_used]
+        ("source", np.int64),  # i32[places]: row
+        ("first", np.int64),  # i32[n_expert + 1]: each expert's first place, and their number
+        ("present", np.int64),  # i32[1 + n_expert]: how many experts are taken, and which
         ("n_head", np.int32),
         ("n_head_kv", np.int32),
         ("head_dim", np.int32),
@@ -69,6 +86,7 @@ OP = np.dtype(
         ("window", np.int64),  # tokens that attention looks back on, the row's own included
         ("q_norm", np.int64),  # f32[n_head, head_dim]: norm of each query head before RoPE
         ("k_norm", np.int64),  # the same for keys
+        ("sinks", np.int64),  # f32[n_head]: a score that takes weight and has no value; 0 = none
         ("centred", np.int32),  # 1 = norms subtract the mean
         ("eps", np.float32),
         ("scale", np.float32),
@@ -84,7 +102,7 @@ BATCH = np.dtype(
         ("op_done", np.int64),  # ops finished in this run
         ("n_rows", np.int32),
         ("n_rows_out", np.int32),
-        ("planes", np.int32),  # q8 rows for one row, at least
+        ("planes", np.int32),  # q8 rows for one row, at least; 0 = few rows, read as in decoding
         ("token", np.int64),  # i32[n_rows]
         ("pos", np.int64),  # i32[n_rows]: place in its chat
         ("pages", np.int64),  # i64[n_rows]: address of the row's page table, i64[...] of pages
@@ -136,3 +154,16 @@ def n_rows(op, batch):
     """How many rows the op runs over."""
     b = fields(batch)
     return b.n_rows_out if fields(op).rows_out != 0 else b.n_rows
+
+
+@inline
+def are_few(batch):
+    """Whether the rows are so few that weights are read as in decoding."""
+    return fields(batch).planes == 0
+
+
+@inline
+def n_places(op, batch):
+    """How many rows by place the op runs over (routing.py), or simply rows where there are none."""
+    o = fields(op)
+    return n_rows(op, batch) if o.first == 0 else read_i32(o.first + 4 * o.n_expert)

@@ -129,8 +129,8 @@ def tile_dot_5bit(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumul
 
 
 @part(10)
-def tile_dot_4bit_16(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate):
-    """Like tile_dot_4bit for groups of 16."""
+def tile_dot_5bit_16(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate):
+    """Like tile_dot_5bit for groups of 16."""
     _dot_q8(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate, 16, 4)
 
 
@@ -138,6 +138,18 @@ def tile_dot_4bit_16(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accu
 def tile_dot_6bit_16(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate):
     """Like tile_dot_4bit for weights below 64 in groups of 16."""
     _dot_q8(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate, 16, 2)
+
+
+@part(10)
+def tile_dot_7bit(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate):
+    """Like tile_dot_4bit for weights of at most 128."""
+    _dot_q8(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate, 32, 1)
+
+
+@part(10)
+def tile_dot_7bit_16(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate):
+    """Like tile_dot_7bit for groups of 16."""
+    _dot_q8(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate, 16, 1)
 
 
 @part(10)

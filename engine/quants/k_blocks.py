@@ -1,9 +1,10 @@
-"""Blocks of 256 weights in eight groups of 32 or sixteen of 16 (Q2_K to Q6_K): the loops over them.
+"""Blocks of 256 weights in eight groups of 32 or sixteen of 16 (Q2_K to Q6_K, IQ and TQ types): the
+loops over them.
 
 A type tells how its block is unpacked, in two functions:
 
     scales(block)    (scale, offset) for each 16 weights, two f32x16; weight = scale * w + offset
-    weights(block)   its 256 weights as four u8x64
+    weights(block)   its 256 weights as four u8x64, of at most 128 each in a dot product, or i8x64
 
 512 bits are a register of some CPUs; where they are not, LLVM makes two or four of each vector.
 """

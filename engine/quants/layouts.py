@@ -1,7 +1,7 @@
 """Layouts that the blocks of several types share: how weights and scales are packed.
 
-Nibbles and fifth bits (Q4_0 to Q5_1), six-bit scales and minima (Q4_K, Q5_K), and halves of 128
-weights with a scale for each 16 (Q2_K, Q3_K, Q6_K).
+Nibbles and fifth bits (Q4_0 to Q5_1), six-bit scales and minima (Q4_K, Q5_K), halves of 128 weights
+with a scale for each 16 (Q2_K, Q3_K, Q6_K), and scales of the IQ types.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from engine.kernels.simd import (
     bor,
     concat,
     convert,
+    f32x8,
     f32x16,
+    i32x8,
     i32x16,
     load,
     load_bits,
@@ -22,8 +24,10 @@ from engine.kernels.simd import (
     mask,
     merge,
     mul,
+    plus,
     read_f16_pair,
     reinterpret,
+    shl,
     shr,
     shr_lanes,
     shr_words,
@@ -32,6 +36,7 @@ from engine.kernels.simd import (
     u8x16,
     u8x32,
     u32x4,
+    u32x8,
 )
 from engine.quants.base import Blocks
 
@@ -55,6 +60,42 @@ def times_16(integers, factor):
     return mul(convert(f32x16, convert(i32x16, integers)), splat(f32x16, factor))
 
 
+_TWICE = Lanes(*[i // 2 for i in range(16)])
+
+
+@inline
+def twice(scales):
+    """Scales of eight groups of 32 as those of sixteen groups of 16: f32x8 -> f32x16."""
+    return shuffle(scales, _TWICE)
+
+
+@inline
+def odd_times(integers, factor):
+    """Eight u32 below 2^31, doubled and 1 more, as floats, times a number."""
+    odd = plus(shl(integers, 1), 1)
+    return mul(convert(f32x8, reinterpret(i32x8, odd)), splat(f32x8, factor))
+
+
+@inline
+def biased(scale, bias):
+    """(scale, offset) for weights unpacked with `bias` added: two f32x16."""
+    return scale, mul(scale, splat(f32x16, -1.0 * bias))
+
+
+def nibbles_in_turn(packed: Blocks) -> Blocks:
+    """u8[n, k] -> u8[n, 2 k]: the low nibble of each byte, then its high one."""
+    return np.stack([packed & 15, packed >> 4], axis=2).reshape(len(packed), -1)
+
+
+_NIBBLE = Lanes(*range(0, 32, 4))
+
+
+@inline
+def eight_nibbles(word):
+    """The nibbles of a 32-bit number, the lowest first: u32x8."""
+    return mask(shr_lanes(splat(u32x8, word), _NIBBLE), 15)
+
+
 def scales_and_minima(packed: Blocks) -> tuple[Blocks, Blocks]:
     """The 6-bit scales and minima of u8[n, 12]: two u8[n, 8]."""
     a, b, c = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
@@ -68,7 +109,6 @@ _AB, _C = Lanes(1, 2), Lanes(3, 3)
 _NIBBLE_OF = Lanes(0, 4)  # what c is shifted right by, for s4..s7 and for m4..m7
 _S_THEN_M = Lanes(0, 2, 1, 3)
 
-_LOWER_TWICE = Lanes(*[i // 2 for i in range(16)])
 _UPPER_TWICE = Lanes(*[8 + i // 2 for i in range(16)])
 
 
@@ -84,7 +124,7 @@ def unpack_scales_and_minima(block):
     d, dmin = read_f16_pair(block)
     # Each twice: as the scales of two groups of 16.
     return (
-        times_16(shuffle(six_bits, _LOWER_TWICE), d),
+        times_16(shuffle(six_bits, _TWICE), d),
         times_16(shuffle(six_bits, _UPPER_TWICE), -dmin),
     )
 

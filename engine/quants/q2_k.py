@@ -27,7 +27,7 @@ from engine.kernels.simd import (
     u8x16,
     u8x32,
 )
-from engine.kernels.tile import tile_dot_4bit_16
+from engine.kernels.tile import tile_dot_5bit_16
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.k_blocks import (
     dot4_blocks,
@@ -105,5 +105,5 @@ QUANT = QuantType(
     dot=dot_q2_k,
     dot4=dot4_q2_k,
     unpack=unpack_q2_k,
-    tile_dot=tile_dot_4bit_16,
+    tile_dot=tile_dot_5bit_16,
 )

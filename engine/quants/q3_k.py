@@ -45,7 +45,7 @@ from engine.kernels.simd import (
     u8x32,
     u32x4,
 )
-from engine.kernels.tile import tile_dot_4bit_16
+from engine.kernels.tile import tile_dot_5bit_16
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.k_blocks import (
     dot4_blocks,
@@ -139,5 +139,5 @@ QUANT = QuantType(
     dot=dot_q3_k,
     dot4=dot4_q3_k,
     unpack=unpack_q3_k,
-    tile_dot=tile_dot_4bit_16,
+    tile_dot=tile_dot_5bit_16,
 )

@@ -172,35 +172,71 @@ def test_prompt_tells_in_one_line_what_its_server_failed_on(tmp_path: Path) -> N
     assert re.fullmatch(r"rushlight: error: .*m\.gguf: .*\n", shown.stderr)
 
 
-def report_of(*arguments: Any) -> dict[str, Any]:
-    model, n_threads, n_prompt, n_decode, reps, answer_check, _, _ = arguments
-    return {
-        "engine": "rushlight",
-        "model": str(model),
-        "threads": n_threads,
-        "prefill_tok_per_s": float(n_prompt),
-        "decode_tok_per_s": float(n_decode),
-        "load_s": float(reps),
-        "RssAnon": int(answer_check),
-        "RssFile": 0,
-        "bandwidth_gb_per_s": 1.0,
-        "decode_gb_per_s": 1.0,
-        "of_ceiling": 1.0,
-    }
+def reports_of(
+    model: Path, threads: tuple[int, ...], work: dict[str, Any], answer_check: bool, *_: Any
+) -> Iterator[dict[str, Any]]:
+    for n in threads:
+        yield {
+            "model": str(model),
+            "threads": n,
+            "prefill_tok_per_s": float(work["n_prompt"]),
+            "decode_tok_per_s": float(work["n_decode"]),
+            "load_s": float(work["reps"]),
+            "compiled": 0,
+            "RssAnon": int(answer_check),
+            "RssFile": 0,
+            "bandwidth_gb_per_s": 1.0,
+            "decode_gb_per_s": 1.0,
+            "of_ceiling": 1.0,
+        }
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)], ids=str)
-def test_bench_ends_with_one_json_line(
+def test_bench_prints_one_json_line_for_each_number_of_threads(
     flags: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(bench, "bench", report_of)
-    arguments = ["--threads", "2", "--prompt", "64", "--decode", "16", "--reps", "5"]
+    monkeypatch.setattr(bench, "bench_model", reports_of)
+    arguments = ["--threads", "1,2", "--prompt", "64", "--decode", "16", "--reps", "5"]
     assert call(monkeypatch, "bench", "m.gguf", *arguments, "--no-answer-check", *flags) == 0
     shown = capsys.readouterr()
-    assert json.loads(shown.out) == report_of(Path("m.gguf"), 2, 64, 16, 5, False, "", None)
+    work = {"n_prompt": 64, "n_decode": 16, "reps": 5}
+    expected = list(reports_of(Path("m.gguf"), (1, 2), work, False))
+    assert [json.loads(line) for line in shown.out.splitlines()] == expected
     assert ("decode reads" in shown.err) == (not flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "work"),
+    [
+        ((), {"depths": (), "batches": (), "llama_cpp": None}),
+        (("--depth", "0,512", "--batch", "4"), {"depths": (0, 512), "batches": (4,)}),
+        (("--vs-llama-cpp",), {"llama_cpp": ""}),
+        (("--llama-cpp-python", "/other/python"), {"llama_cpp": "/other/python"}),
+    ],
+    ids=str,
+)
+def test_bench_passes_on_what_is_to_be_measured(
+    flags: tuple[str, ...], work: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def measure(*arguments: Any) -> Iterator[dict[str, Any]]:
+        seen.append(arguments[2])
+        return reports_of(*arguments)
+
+    monkeypatch.setattr(bench, "bench_model", measure)
+    assert call(monkeypatch, "bench", "m.gguf", *flags) == 0
+    assert seen[0].items() >= work.items()
+
+
+def test_bench_measures_kernels_without_a_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "bench_kernels", lambda threads, reps, _: {"reps": reps})
+    assert call(monkeypatch, "bench", "--kernels", "--reps", "7", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"reps": 7}
 
 
 def test_bench_takes_its_settings_from_where_serve_does(
@@ -208,29 +244,47 @@ def test_bench_takes_its_settings_from_where_serve_does(
 ) -> None:
     seen: list[Any] = []
 
-    def measure(*arguments: Any) -> dict[str, Any]:
-        seen.append((arguments[1], arguments[6]))
-        return report_of(*arguments)
+    def measure(*arguments: Any) -> Iterator[dict[str, Any]]:
+        seen.append((arguments[1], arguments[4]))
+        return reports_of(*arguments)
 
-    monkeypatch.setattr(bench, "bench", measure)
+    monkeypatch.setattr(bench, "bench_model", measure)
     monkeypatch.setenv("RUSHLIGHT_ENGINE__TOKENIZER_PRE", "qwen2")
     settings = tmp_path / "my.toml"
     settings.write_text("[engine]\nn_threads = 3\ntokenizer_pre = 'gpt-2'\n")
     arguments = ["bench", "m.gguf", "--config", str(settings)]
     assert call(monkeypatch, *arguments) == 0
     assert call(monkeypatch, *arguments, "--threads", "1") == 0
-    assert seen == [(3, "qwen2"), (1, "qwen2")]
+    assert seen == [((3,), "qwen2"), ((1,), "qwen2")]
 
 
 def test_bench_stops_on_a_wrong_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def wrong(*arguments: Any) -> dict[str, Any]:
+    def wrong(*arguments: Any) -> Iterator[dict[str, Any]]:
         raise UserError("the model said 'Rome'")
 
-    monkeypatch.setattr(bench, "bench", wrong)
+    monkeypatch.setattr(bench, "bench_model", wrong)
     assert call(monkeypatch, "bench", "m.gguf") == 1
     assert capsys.readouterr() == ("", "rushlight: error: the model said 'Rome'\n")
+
+
+def test_commands_that_need_no_engine_start_fast() -> None:
+    """By CPU time, as tests share the machine; the best of three."""
+    start = (
+        "import sys, time; import clients.cli, clients.chat, clients.fetch_model; "
+        "slow = {'numpy', 'numba', 'gguf', 'pydantic_settings', 'fastapi', 'engine', 'server'}; "
+        "print(time.process_time(), *(slow & sys.modules.keys()))"
+    )
+    seconds = []
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", start], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        taken, *brought = done.stdout.split()
+        assert brought == []
+        seconds.append(float(taken))
+    assert min(seconds) < 0.3
 
 
 def test_fetch_prints_the_path(

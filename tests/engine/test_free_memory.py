@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import resource
 from pathlib import Path
 
@@ -70,6 +71,8 @@ def test_this_processs_own() -> None:
     assert 0 < used.anonymous < used.total
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     assert used.total <= peak * 1.01
-    block = bytearray(64 * MIB)
-    block[::4096] = bytes(len(block[::4096]))
+    block = mmap.mmap(-1, 64 * MIB)
+    for page in range(0, len(block), mmap.PAGESIZE):
+        block[page] = 1
     assert resident().anonymous - used.anonymous == pytest.approx(64 * MIB, rel=0.05)
+    block.close()

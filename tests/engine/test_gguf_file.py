@@ -15,7 +15,7 @@ import pytest
 from gguf import GGMLQuantizationType as T
 from gguf import GGUFReader, GGUFWriter
 
-from engine import gguf_file
+from engine import gguf_part
 from engine.errors import GGUFError, UnsupportedModel
 from engine.gguf_file import GGUFFile, StringArray
 from tests.tiny_gguf import TinyModel, write_tiny_gguf
@@ -414,13 +414,6 @@ def test_an_unknown_tensor_type_is_named_with_its_tensor(path: Path) -> None:
     )
 
 
-def test_one_part_of_a_split_model_is_refused(path: Path) -> None:
-    parts = [entry("split.no", 2, b"\1\0"), entry("split.count", 2, b"\3\0")]
-    with pytest.raises(UnsupportedModel, match=r"part 2 of 3\); join the parts"):
-        open_raw(path, parts)
-    open_raw(path, [entry("split.count", 2, b"\1\0")]).close()
-
-
 def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GGUFError, match="cannot be opened: No such file"):
         GGUFFile(tmp_path / "none.gguf")
@@ -482,20 +475,20 @@ def test_prefetch_asks_for_every_byte_in_small_pieces(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, int]] = []
-    ask = gguf_file._libc_madvise()
+    ask = gguf_part._libc_madvise()
 
     def madvise(address: int, n_bytes: int, advice: int) -> int:
         asked.append((address, n_bytes))
         assert ask is None or ask(address, n_bytes, advice) == 0
         return 0
 
-    monkeypatch.setattr(gguf_file, "_libc_madvise", lambda: madvise)
+    monkeypatch.setattr(gguf_part, "_libc_madvise", lambda: madvise)
     with open_raw(path, [], [tensor("t", [4])], bytes(600_000)) as gguf:
         start = gguf.address("t") - gguf.tensor("t").offset
         gguf.prefetch()
         at = start
         for address, n_bytes in asked:
-            assert address == at and n_bytes <= gguf_file.PREFETCH_BYTES
+            assert address == at and n_bytes <= gguf_part.PREFETCH_BYTES
             at += n_bytes
         assert at == start + gguf.n_bytes
 
@@ -508,7 +501,7 @@ def test_prefetch_does_nothing_where_there_is_no_madvise(
             pass
 
     for cdll in (NoLibrary, open):  # without the function; open(None) raises a TypeError, as
-        monkeypatch.setattr(gguf_file.ctypes, "CDLL", cdll)  # CDLL(None) does on Windows
+        monkeypatch.setattr(gguf_part.ctypes, "CDLL", cdll)  # CDLL(None) does on Windows
         with open_raw(path, [], [tensor("t", [4])], DATA) as gguf:
             gguf.prefetch()
 

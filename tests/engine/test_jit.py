@@ -1,13 +1,20 @@
-"""Which CPU profile is chosen, and where compiled kernels go when the usual place is closed."""
+"""Which CPU profile is chosen, where compiled kernels go when the usual place is closed, and that
+they are compiled once.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from engine import ConfigError, jit
+from tests.tiny_gguf import write_tiny_gguf
+
+ROOT = Path(__file__).resolve().parents[2]
 
 ALL = frozenset().union(*(p.needs for p in jit.PROFILES))
 
@@ -68,3 +75,47 @@ def test_old_caches_of_the_same_profile_make_room(tmp_path: Path) -> None:
     jit._drop_old_caches(tmp_path, "x86-64-v3", n_keep=3)
     assert sorted(p.name[-1] for p in tmp_path.glob("x86-64-v3-py*")) == ["3", "4", "5"]
     assert other.exists()
+
+
+# Answers a prompt, then tells how many functions were compiled: by our own count, and by Numba's
+# compiler itself, which is asked for every function, those inlined into others included.
+START = """
+import sys
+from engine.jit import n_compiled
+from numba.core import compiler
+
+passes, run = [], compiler.CompilerBase._compile_core
+def counted(self):
+    passes.append(self)
+    return run(self)
+compiler.CompilerBase._compile_core = counted
+
+from engine import Engine, EngineConfig, SamplingParams
+with Engine(EngineConfig(sys.argv[1], disk_bytes=0)) as engine:
+    events = list(engine.generate([5, 6, 7], SamplingParams(max_tokens=3, temperature=0.5)))
+assert len(events) > 1
+print(n_compiled(), len(passes))
+"""
+
+
+@pytest.mark.slow
+def test_the_second_start_compiles_nothing(tmp_path: Path) -> None:
+    model = write_tiny_gguf(tmp_path / "tiny.gguf")
+
+    def start() -> tuple[int, int]:
+        done = subprocess.run(
+            [sys.executable, "-c", START, str(model)],
+            cwd=ROOT,
+            env={**os.environ, "RUSHLIGHT_CACHE_DIR": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        functions, passes = map(int, done.stdout.split())
+        return functions, passes
+
+    functions, passes = start()
+    assert functions > 10
+    assert passes > functions
+    assert start() == (0, 0)

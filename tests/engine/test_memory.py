@@ -36,7 +36,7 @@ def test_a_small_model_gets_its_own_context() -> None:
 def test_a_long_context_is_cut_to_what_fits() -> None:
     budget = plan(3000)
     room = 3000 - 700 - 80 - 150
-    assert budget.n_ctx == (room // 2 // 2 - 2) * 64  # half of it, 2 MiB a page
+    assert budget.n_ctx == (room // 2 // 2 // 2 - 2) * 64  # half of it, two chats, 2 MiB a page
     assert pages_for(budget.n_ctx) <= budget.n_pages
 
 
@@ -67,7 +67,7 @@ def test_what_cannot_fit_is_refused_with_the_number_that_would() -> None:
 def test_a_cache_of_a_given_size() -> None:
     budget = plan(16000, cache_bytes=300 * MIB)
     assert budget.n_pages == 150
-    assert budget.n_ctx == 148 * 64
+    assert budget.n_ctx == (150 // 2 - 2) * 64
     assert plan(16000, cache_bytes=20 * MIB).n_ctx == 8 * 64
     with pytest.raises(ConfigError, match=r"cache.memory leaves 300 MiB; n_ctx = 9472 would fit"):
         plan(16000, cache_bytes=300 * MIB, n_ctx=16384)

@@ -105,9 +105,8 @@ def test_each_tensor_type_is_close_to_the_reference(
     with chat_of(path) as chat:
         two_planes = score(chat, tokens, chunk=40)
         one_by_one = score(chat, tokens, chunk=1)
-        monkeypatch.setattr(
-            "engine.model._PRECISE_WORK", 0
-        )  # as for the long prompts of real models
+        # As for the long prompts of real models.
+        monkeypatch.setattr("engine.model._PRECISE_WORK", 0)
         one_plane = score(chat, tokens, chunk=40)
     assert relative_rms(one_by_one, expected) < ROUNDING[quant.few_input]
     assert relative_rms(two_planes, expected) < TWO_PLANES

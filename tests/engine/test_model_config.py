@@ -50,7 +50,6 @@ def test_kv_heads_may_be_absent_or_one_number_per_layer(
     ("changes", "message"),
     [
         ({"general.architecture": "oddly"}, "unsupported architecture 'oddly'; supported: llama"),
-        ({"llama.expert_count": 8}, "model option 'llama.expert_count'"),
         ({"llama.rope.dimension_sections": np.array([8, 8, 0, 0])}, "rope.dimension_sections"),
         ({"llama.attention.causal": False}, "model option 'llama.attention.causal = false'"),
         ({"llama.attention.clamp_kqv": 8.0}, "model option 'llama.attention.clamp_kqv'"),

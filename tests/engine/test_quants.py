@@ -35,6 +35,12 @@ def random_weights(quant: QuantType, rows: int, n_in: int, seed: int = 0) -> np.
     for field in quant.block.names:
         if quant.block[field] == np.dtype("<f2"):
             blocks[field] = rng.uniform(-0.01, 0.01, blocks.shape).astype(np.float16)
+    if quant.name == "IQ1_M":  # a nibble of the scale in each word
+        d = rng.uniform(-0.01, 0.01, blocks.shape).astype(np.float16).view(np.uint16)
+        high = d[..., None] >> np.array([0, 4, 8, 12], np.uint16) << 12
+        blocks["scales"] = blocks["scales"] & 0xFFF | high
+    if quant.name == "MXFP4":  # powers of two
+        blocks["e"] = rng.integers(118, 124, blocks.shape)
     return blocks.view(np.uint8)
 
 

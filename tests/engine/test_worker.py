@@ -126,7 +126,7 @@ def test_closing_ends_all_requests(engine: Engine, monkeypatch: pytest.MonkeyPat
 def test_an_internal_error_reaches_every_present_and_future_request(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> np.ndarray:
+    def broken(*_: object, **__: object) -> np.ndarray:
         time.sleep(0.2)
         raise ZeroDivisionError("boom")
 

@@ -62,6 +62,7 @@ sub = _binary("sub", "fsub")
 mul = _binary("mul", "fmul")
 div = _binary("sdiv", "fdiv")
 bor = _binary("or_", "or_")
+bxor = _binary("xor", "xor")
 
 
 def _constant_operand(int_op):

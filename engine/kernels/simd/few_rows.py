@@ -53,9 +53,10 @@ _SECOND = [lane + 2 for lane in _FIRST]
 def fine_dot(typingctx, sums, w0, w1, x, d, stride, scale):
     """sums[r] += scale * (128 weights times the 128 fine8 values at x, with the scales at d).
 
-    sums: f32x16 tile; w0, w1: u8x64 of at most 128; scale: f32x16, in the order of d.
+    sums: f32x16 tile; w0, w1: u8x64 of at most 128, or i8x64; scale: f32x16, in the order of d.
     """
     vec = sums.vec
+    add_products = ll.dot_i8_i8 if w0.elem == "i8" else ll.dot_u8_i8
 
     def codegen(_context, builder, _sig, args):
         i32s = ir.VectorType(I32, 16)
@@ -74,8 +75,8 @@ def fine_dot(typingctx, sums, w0, w1, x, d, stride, scale):
                 ll.load(builder, builder.add(at, ir.IntType(64)(offset)), bytes_64)
                 for offset in (0, 64)
             )
-            count = ll.dot_u8_i8(builder, ir.Constant(i32s, None), first, q0)
-            count = ll.dot_u8_i8(builder, count, second, q1)
+            count = add_products(builder, ir.Constant(i32s, None), first, q0)
+            count = add_products(builder, count, second, q1)
             factor = builder.fmul(ll.load(builder, d_at, vec.ir), args[6])
             new.append(ll.fma(builder, vec, builder.sitofp(count, vec.ir), factor, old))
         return ll.tile(builder, sums, new)

@@ -6,6 +6,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from engine.jit import PROFILE
 from engine.kernels.simd import lowering as ll
 from engine.kernels.simd.vectors import Vec
 
@@ -90,6 +91,38 @@ def splat_lane(typingctx, v, lane):
         return ll.shuffle(builder, args[0], args[0], [lane.literal_value] * v.n)
 
     return v(v, lane), codegen
+
+
+@intrinsic
+def look_up(typingctx, codes, table):
+    """table[code] for each of the codes, u8 below 16; table: Lanes, sixteen u8 or i8."""
+    elem = "i8" if min(table.lanes) < 0 else "u8"
+
+    def codegen(_context, builder, _sig, args):
+        return ll.look_up(builder, args[0], table.lanes)
+
+    return Vec(elem, codes.n)(codes, table), codegen
+
+
+@intrinsic
+def negate_where(typingctx, v, bits):
+    """-v in the lanes whose bit is set: lane 0 goes by the lowest bit. v: i8x64, bits: int64."""
+
+    def codegen(_context, builder, _sig, args):
+        bits, zero = args[1], ir.Constant(v.ir, None)
+        # A vector's bits in memory order are what a CPU with mask registers takes as they are.
+        # Another one gives each lane the byte that holds its bit, and compares.
+        if PROFILE.lanes == 16:
+            is_set = builder.bitcast(bits, ir.VectorType(ir.IntType(1), v.n))
+        else:
+            words = ll.splat(builder, bits, ir.VectorType(bits.type, v.n // 8))
+            each = builder.bitcast(words, v.ir)
+            own = ll.shuffle(builder, each, each, [i // 16 * 16 + i // 8 for i in range(v.n)])
+            bit = ir.Constant(v.ir, [1 << i % 8 for i in range(v.n)])
+            is_set = builder.icmp_unsigned("==", builder.and_(own, bit), bit)
+        return builder.select(is_set, builder.sub(zero, args[0]), args[0])
+
+    return v(v, types.int64), codegen
 
 
 @intrinsic

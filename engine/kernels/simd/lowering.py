@@ -128,6 +128,7 @@ def products_i16(builder, w, x):
 
 
 def in_halves(builder, op, *args):
+    """op(builder, ...) of the lower halves of vectors, then of the upper ones, joined."""
     parts = [halves(builder, a) for a in args]
     return concat(builder, op(builder, *[p[0] for p in parts]), op(builder, *[p[1] for p in parts]))
 
@@ -215,6 +216,37 @@ def choose_by_bits(builder, vec, address, first, yes, no):
         is_set = builder.icmp_unsigned("==", builder.and_(own, bit), bit)
     yes, no = (ir.Constant(vec.ir, [value] * n) for value in (yes, no))
     return builder.select(is_set, yes, no)
+
+
+def look_up(builder, codes, table):
+    """table[code] for each of the codes, u8 below 16; table: sixteen bytes."""
+    n = codes.type.count
+    if PROFILE.dot in ("maddubs", "vnni"):
+        if n > 4 * L:
+            return in_halves(builder, lambda b, half: look_up(b, half, table), codes)
+        name = {
+            16: "llvm.x86.ssse3.pshuf.b.128",
+            32: "llvm.x86.avx2.pshuf.b",
+            64: "llvm.x86.avx512.pshuf.b.512",
+        }[n]
+        # It looks up within 16 bytes: one table in each.
+        places = ir.Constant(codes.type, list(table) * (n // 16))
+        return call(builder, name, codes.type, [places, codes])
+    if PROFILE.machine == "aarch64":
+        if n > 16:
+            return in_halves(builder, lambda b, half: look_up(b, half, table), codes)
+        places = ir.Constant(codes.type, table)
+        return call(builder, "llvm.aarch64.neon.tbl1.v16i8", codes.type, [places, codes])
+    # One bit of the code at a time halves the candidates.
+    candidates = [ir.Constant(codes.type, [value] * n) for value in table]
+    for bit in (8, 4, 2, 1):
+        here = ir.Constant(codes.type, [bit] * n)
+        is_set = builder.icmp_unsigned("==", builder.and_(codes, here), here)
+        candidates = [
+            builder.select(is_set, high, low)
+            for low, high in zip(candidates[:bit], candidates[bit:], strict=True)
+        ]
+    return candidates[0]
 
 
 def narrow_f16(builder, f, n):

@@ -141,6 +141,23 @@ def load_bits(typingctx, kind, address, yes, no):
     return kind.of(kind, types.int64, yes, no), codegen
 
 
+@intrinsic
+def load_pieces(typingctx, kind, addresses):
+    """A vector of equal pieces, each from its own address (a tuple of them)."""
+
+    def codegen(_context, builder, _sig, args):
+        # Plain loads: a gather instruction is slow on many CPUs, those that had to be mended most.
+        n = addresses.count
+        piece = ir.IntType(kind.of.n * kind.of.ir.element.width // n)
+        value = ir.Constant(ir.VectorType(piece, n), ir.Undefined)
+        for i in range(n):
+            at = builder.extract_value(args[1], i)
+            value = builder.insert_element(value, ll.load(builder, at, piece), I32(i))
+        return builder.bitcast(value, kind.of.ir)
+
+    return kind.of(kind, addresses), codegen
+
+
 def _prefetch(locality):
     @intrinsic
     def verb(typingctx, address):

@@ -1,7 +1,7 @@
 """Measures what chats cost when they go on: the time to a reply's first token beside the one of a
 prompt that nobody has read before. And replies written together beside one alone.
 
-    python -m engine.bench_chats MODEL [--n-prompt 1500] [--n-threads 2]
+    python -m engine.bench.chats MODEL [--n-prompt 1500] [--n-threads 2]
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _params(n_tokens: int) -> SamplingParams:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="engine.bench_chats", description=__doc__)
+    parser = argparse.ArgumentParser(prog="engine.bench.chats", description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--n-prompt", type=int, default=1500)
     parser.add_argument("--n-threads", type=int, default=0)

@@ -1,0 +1,169 @@
+"""Measures the products of every tensor type with no model at all: decoding's dot product, of one
+input row and of four, beside a plain read of the same memory, and prefill's tiles.
+
+The weights are random, in anonymous memory, and larger than the caches.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.bench.bandwidth import PlainRead
+from engine.jit import PROFILE
+from engine.kernels.op import FEW
+from engine.kernels.team import Team
+from engine.plan import Batch, Memory, Part, Plan, Workspace
+from engine.plan_writer import PlanWriter
+from engine.quants import QUANTS
+from engine.quants.base import QuantType
+from engine.weights import Matrix
+
+_N_IN = 4096
+_WILD = 100.0  # no weight is so large
+_LEAST_BYTES, _CACHES = 128 << 20, 4  # of weights: so many, and so many times the largest cache
+_FOUR, _PREFILL = 4, 128  # input rows
+_PREFILL_OUT = 1024  # weight rows that meet so many input rows: arithmetic is the limit, not memory
+_SEED = 20
+
+Record = dict[str, Any]
+
+
+def run(
+    threads: Sequence[int],
+    reps: int = 5,
+    on_type: Callable[[str], None] = lambda name: None,
+    n_bytes: int = 0,
+) -> Record:
+    """Measure every tensor type with each number of threads.
+
+    Returns the CPU profile and a record for each type and number of threads: *_gb_per_s (1e9 bytes
+    of weights), dot_of_read (medians of pairs), four_rows_cost (time of four input rows to one's),
+    prefill_gflop_per_s. on_type: hears what is measured next. n_bytes: of the weights of a type;
+    0 = more than the caches hold.
+    """
+    memory = Memory(n_bytes or max(_LEAST_BYTES, _CACHES * _largest_cache()))
+    teams = [Team(n) for n in threads]
+    try:
+        rows = []
+        for quant in QUANTS.values():
+            on_type(quant.name)
+            matrix = _random_matrix(quant, memory)
+            rows += [_measure(matrix, memory, team, reps) for team in teams]
+    finally:
+        for team in teams:
+            team.close()
+    return {"profile": PROFILE.name, "n_bytes": memory.n_bytes, "n_in": _N_IN, "types": rows}
+
+
+class _Product:
+    """A matrix times some input rows, by the op that models use."""
+
+    def __init__(self, matrix: Matrix, n_rows: int, team: Team) -> None:
+        self._team = team
+        self._batch = Batch(n_rows)
+        planes = 0 if n_rows <= FEW else 1
+        self._batch.fill([Part([0] * n_rows, 0, 0, [])], planes)
+        self._plan, inputs, self._workspace = Plan(), Plan(), Workspace()
+        writer = PlanWriter(
+            self._plan,
+            self._workspace,
+            max_rows=n_rows,
+            widest=_N_IN,
+            n_threads=team.n_threads,
+            scratch_bytes=0,
+            centred=False,
+        )
+        x = writer.floats(_N_IN)
+        self.x = self._workspace.array(x, np.float32, (n_rows, _N_IN))
+        self.x[:] = np.random.default_rng(_SEED).standard_normal(self.x.shape)
+        n_out = (matrix.n_out + 15) // 16 * 16
+        self._out = writer.floats(n_out)
+        writer.matmul(matrix, x, self._out)
+        self._plan.finish()
+        if matrix.quant.group:  # others take the floats
+            writer.plan = inputs
+            writer.quantise(x, matrix)
+            inputs.finish()
+            team.run(inputs.address, len(inputs), self._batch.address)
+        self.result = self._workspace.array(self._out, np.float32, (n_rows, n_out))
+
+    def seconds(self) -> float:
+        """Compute it once."""
+        start = time.perf_counter()
+        self._team.run(self._plan.address, len(self._plan), self._batch.address)
+        return time.perf_counter() - start
+
+
+def _measure(matrix: Matrix, memory: Memory, team: Team, reps: int) -> Record:
+    one, four = _Product(matrix, 1, team), _Product(matrix, _FOUR, team)
+    few = Matrix(matrix.name, matrix.quant, matrix.address, _N_IN, min(_PREFILL_OUT, matrix.n_out))
+    prefill = _Product(few, _PREFILL, team)
+    read = PlainRead(team, Batch(1), memory.address, memory.n_bytes)
+    times = np.array(  # in turn, as the machine's speed drifts; the first ones warm up
+        [
+            (matrix.n_bytes / 1e9 / read.gb_per_s(), *(p.seconds() for p in (one, four, prefill)))
+            for _ in range(reps + 1)
+        ][1:]
+    )
+    read_s, one_s, four_s, prefill_s = np.median(times, axis=0)
+    gigabytes = matrix.n_bytes / 1e9
+    return {
+        "type": matrix.quant.name,
+        "threads": team.n_threads,
+        "read_gb_per_s": round(gigabytes / read_s, 2),
+        "dot_gb_per_s": round(gigabytes / one_s, 2),
+        "dot_of_read": round(statistics.median(times[:, 0] / times[:, 1]), 3),
+        "dot4_gb_per_s": round(gigabytes / four_s, 2),
+        "four_rows_cost": round(statistics.median(times[:, 2] / times[:, 1]), 3),
+        "prefill_gflop_per_s": round(2 * few.n_in * few.n_out * _PREFILL / prefill_s / 1e9, 1),
+    }
+
+
+def _random_matrix(quant: QuantType, memory: Memory) -> Matrix:
+    """As many rows as the memory holds: all bit patterns, but scales that are sound numbers."""
+    rng = np.random.default_rng(_SEED)
+    row_bytes = quant.row_bytes(_N_IN)
+    n_out = memory.n_bytes // row_bytes // 16 * 16
+    some = _random_rows(quant, rng, 64)
+    rows = memory.bytes[: n_out * row_bytes].reshape(n_out, row_bytes)
+    for first in range(0, n_out, len(some)):
+        rows[first : first + len(some)] = some[: n_out - first]
+    return Matrix("random", quant, memory.address, _N_IN, n_out)
+
+
+def _random_rows(quant: QuantType, rng: np.random.Generator, n: int) -> npt.NDArray[np.uint8]:
+    if quant.block.names is None:
+        floats = rng.standard_normal((n, _N_IN)).astype(np.float32)
+        if quant.block.kind == "f":
+            return floats.astype(quant.block).view(np.uint8)
+        return (floats.view(np.uint32) >> 16).astype("<u2").view(np.uint8)  # the upper half: BF16
+    shape = (n, quant.row_bytes(_N_IN))
+    blocks = rng.integers(0, 256, shape, dtype=np.uint8).view(quant.block)
+    for field in quant.block.names:
+        if quant.block[field] == np.dtype("<f2"):
+            blocks[field] = rng.uniform(-0.01, 0.01, blocks[field].shape).astype(np.float16)
+    # Some types have their scale elsewhere: a block that came out wild gives way to a sound one.
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = quant.dequantize(blocks.reshape(-1))
+    is_sound = (np.abs(values) < _WILD).all(axis=1)
+    sound = np.flatnonzero(is_sound)
+    flat = blocks.reshape(-1)
+    flat[~is_sound] = flat[np.resize(sound, len(flat) - len(sound))]
+    return blocks.view(np.uint8)
+
+
+def _largest_cache() -> int:
+    """Bytes; 0 where the system does not tell."""
+    sizes = [0]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        if text.endswith("K"):
+            sizes.append(int(text[:-1]) << 10)
+    return max(sizes)

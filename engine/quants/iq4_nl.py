@@ -1,0 +1,69 @@
+"""IQ4_NL: 32 weights in 18 bytes, one scale, values from a table of sixteen that lie closer at 0.
+
+d   f16       scale
+qs  u8[16]    low nibbles: weights 0..15, high nibbles: weights 16..31
+
+weight = d * VALUES[nibble]
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.jit import inline
+from engine.kernels.op import part
+from engine.kernels.simd import FOUR, ONE, Lanes, look_up, read_f16
+from engine.kernels.tile import tile_dot_8bit
+from engine.quants.base import Blocks, FewInput, Floats, QuantType
+from engine.quants.layouts import nibbles
+from engine.quants.nibble_tables import dot_nibble_tables, unpack_nibble_tables
+
+BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
+BYTES = BLOCK.itemsize
+VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+BIAS = 128
+SIGNED = Lanes(*VALUES)
+BIASED = Lanes(*(value + BIAS for value in VALUES))
+
+
+def dequantize(blocks: Blocks) -> Floats:
+    d = blocks["d"].astype(np.float32)[:, None]
+    nibbles = np.concatenate([blocks["qs"] & 15, blocks["qs"] >> 4], axis=1)
+    return d * np.array(VALUES, np.float32)[nibbles]
+
+
+@inline
+def _weights(block):
+    return look_up(nibbles(block + 2), SIGNED)
+
+
+@part(6)
+def dot_iq4_nl(w, row_bytes, n_rows, n_in, x, out):
+    dot_nibble_tables(ONE, read_f16, _weights, BYTES, w, row_bytes, n_rows, n_in, x, 0, out, 0)
+
+
+@part(8)
+def dot4_iq4_nl(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
+    dot_nibble_tables(
+        FOUR, read_f16, _weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
+    )
+
+
+@part(6)
+def unpack_iq4_nl(w, row_bytes, n_rows, k0, kn, tile):
+    unpack_nibble_tables(read_f16, _weights, BIAS, BYTES, w, row_bytes, n_rows, k0, kn, tile)
+
+
+QUANT = QuantType(
+    name="IQ4_NL",
+    ggml_type=20,
+    block=BLOCK,
+    block_size=32,
+    group=32,
+    dequantize=dequantize,
+    few_input=FewInput.Q16,
+    dot=dot_iq4_nl,
+    dot4=dot4_iq4_nl,
+    unpack=unpack_iq4_nl,
+    tile_dot=tile_dot_8bit,
+)

@@ -1,0 +1,73 @@
+"""MXFP4: 32 weights in 17 bytes: 4-bit floats (1 bit sign, 2 exponent, 1 mantissa), one scale.
+
+e   u8        scale: a power of two
+qs  u8[16]    low nibbles: weights 0..15, high nibbles: weights 16..31
+
+weight = 2^(e - 128) * VALUES[nibble], VALUES being the floats doubled: integers
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.jit import inline
+from engine.kernels.op import part
+from engine.kernels.simd import FOUR, ONE, Lanes, look_up, read_f32, read_u8
+from engine.kernels.tile import tile_dot_5bit
+from engine.quants.base import Blocks, FewInput, Floats, QuantType
+from engine.quants.layouts import nibbles
+from engine.quants.nibble_tables import dot_nibble_tables, unpack_nibble_tables
+
+BLOCK = np.dtype([("e", "u1"), ("qs", "u1", 16)])
+BYTES = BLOCK.itemsize
+VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+BIAS = 12
+SIGNED = Lanes(*VALUES)
+SCALES = np.ldexp(np.float32(1), np.arange(256) - 128)  # all of them; the first two are denormal
+
+
+def dequantize(blocks: Blocks) -> Floats:
+    nibbles = np.concatenate([blocks["qs"] & 15, blocks["qs"] >> 4], axis=1)
+    return SCALES[blocks["e"]][:, None] * np.array(VALUES, np.float32)[nibbles]
+
+
+@inline
+def _scale(block):
+    return read_f32(np.int64(SCALES.ctypes.data) + 4 * read_u8(block))
+
+
+@inline
+def _weights(block):
+    return look_up(nibbles(block + 1), SIGNED)
+
+
+@part(6)
+def dot_mxfp4(w, row_bytes, n_rows, n_in, x, out):
+    dot_nibble_tables(ONE, _scale, _weights, BYTES, w, row_bytes, n_rows, n_in, x, 0, out, 0)
+
+
+@part(8)
+def dot4_mxfp4(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
+    dot_nibble_tables(
+        FOUR, _scale, _weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
+    )
+
+
+@part(6)
+def unpack_mxfp4(w, row_bytes, n_rows, k0, kn, tile):
+    unpack_nibble_tables(_scale, _weights, BIAS, BYTES, w, row_bytes, n_rows, k0, kn, tile)
+
+
+QUANT = QuantType(
+    name="MXFP4",
+    ggml_type=39,
+    block=BLOCK,
+    block_size=32,
+    group=32,
+    dequantize=dequantize,
+    few_input=FewInput.Q16,
+    dot=dot_mxfp4,
+    dot4=dot4_mxfp4,
+    unpack=unpack_mxfp4,
+    tile_dot=tile_dot_5bit,
+)

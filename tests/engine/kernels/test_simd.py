@@ -1,0 +1,96 @@
+"""Verbs that are lowered in several ways mean the same on every profile: against NumPy.
+
+RUSHLIGHT_CPU_PROFILE chooses which one a run tests.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from engine.jit import Native
+from engine.kernels.op import part
+from engine.kernels.simd import (
+    Lanes,
+    i8x64,
+    load,
+    load_pieces,
+    look_up,
+    negate_where,
+    read_i64,
+    store,
+    u8x16,
+    u8x32,
+    u8x64,
+)
+
+SQUARES = Lanes(*(i * i for i in range(16)))
+SIGNED = Lanes(*(10 * i - 100 for i in range(16)))
+
+
+@part(3)
+def look_up_16_and_32(codes, out_16, out_32):
+    store(out_16, look_up(load(u8x16, codes), SQUARES))
+    store(out_32, look_up(load(u8x32, codes), SQUARES))
+
+
+@part(2)
+def look_up_64(codes, out):
+    store(out, look_up(load(u8x64, codes), SIGNED))
+
+
+@part(3)
+def negate(v, bits, out):
+    store(out, negate_where(load(i8x64, v), read_i64(bits)))
+
+
+@part(2)
+def pieces(at, out):
+    store(out, load_pieces(u8x32, (at + 40, at + 8, at + 8, at)))
+    eight = (at, at + 1, at + 60, at + 7, at + 3, at + 3, at + 2, at + 50)
+    store(out + 32, load_pieces(u8x32, eight))
+
+
+def call(function: Native, *arrays: npt.NDArray[np.generic]) -> None:
+    arguments = [array.ctypes.data for array in arrays]
+    ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(arguments))(function.address)(*arguments)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def test_look_up(rng: np.random.Generator) -> None:
+    codes = rng.permutation(np.repeat(np.arange(16, dtype=np.uint8), 2))
+    out_16, out_32 = np.zeros(16, np.uint8), np.zeros(32, np.uint8)
+    call(look_up_16_and_32, codes, out_16, out_32)
+    assert out_16.tolist() == [code * code for code in codes[:16].tolist()]
+    assert out_32.tolist() == [code * code for code in codes.tolist()]
+
+
+def test_look_up_of_signed_numbers(rng: np.random.Generator) -> None:
+    codes = rng.permutation(np.repeat(np.arange(16, dtype=np.uint8), 4))
+    out = np.zeros(64, np.int8)
+    call(look_up_64, codes, out)
+    assert out.tolist() == [10 * code - 100 for code in codes.tolist()]
+
+
+@pytest.mark.parametrize("word", [0, 1, 1 << 63, 2**64 - 1, 0x123456789ABCDEF0])
+def test_negate_where(rng: np.random.Generator, word: int) -> None:
+    v = rng.integers(-127, 128, 64).astype(np.int8)
+    out = np.zeros(64, np.int8)
+    call(negate, v, np.array([word], np.uint64), out)
+    assert out.tolist() == [-n if word >> i & 1 else n for i, n in enumerate(v.tolist())]
+
+
+def test_load_pieces(rng: np.random.Generator) -> None:
+    memory = rng.integers(0, 256, 64).astype(np.uint8)
+    out = np.zeros(64, np.uint8)
+    call(pieces, memory, out)
+    fours = [memory[at : at + 8] for at in (40, 8, 8, 0)]
+    eights = [memory[at : at + 4] for at in (0, 1, 60, 7, 3, 3, 2, 50)]
+    assert out.tolist() == np.concatenate(fours + eights).tolist()
