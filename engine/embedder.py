@@ -82,18 +82,14 @@ class Embedder:
     def _read(self, chat: Chat, ids: Sequence[int]) -> Vector:
         """The next chunk, on the engine thread: f32[n_tokens, n_embd]."""
         speed = self._worker.speed
-        n_past = len(chat.ids)
         most = min(max(speed.prefill_tokens_in(_CHUNK_S), _LEAST), self._model.max_rows)
-        precise_until = self._model.precise_until(0, len(ids))
-        if n_past < precise_until:  # all of a chunk in one run: its hidden rows are read after it
-            most = min(most, precise_until - n_past)
-        chunk = ids[n_past : n_past + most]
+        chunk = ids[len(chat.ids) :][:most]
         try:
             self._cache.make_room([chat], len(chunk), len(ids))
         except NoRoom:
             raise OutOfMemory("this machine has too little memory left for the text") from None
         self._model.batch.allow()
         start = time.perf_counter()
-        chat.prefill(chunk, False, precise_until)
+        rows = chat.hidden(chunk, self._model.precise_until(0, len(ids)))
         speed.note_prefill(len(chunk), time.perf_counter() - start)
-        return self._model.hidden(len(chunk))
+        return rows

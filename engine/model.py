@@ -112,17 +112,6 @@ class Model:
             raise Cancelled
         return self._logits[:n_out, : self.n_vocab]
 
-    def precise_until(self, n_past: int, n_new: int) -> int:
-        """Up to which place a prompt's n_new tokens, behind n_past, are to be read precisely.
-
-        All of them if they are few. The first of a chat at any rate: all others look back on it,
-        in some models on little else, so that what is rounded there moves every answer. It is asked
-        of a whole prompt: how that is cut into chunks must not change what comes out.
-        """
-        if n_new * self.n_weights_per_token <= _PRECISE_WORK:
-            return n_past + n_new
-        return max(n_past, 1)
-
     def hidden(self, n_rows: int) -> npt.NDArray[np.float32]:
         """f32[n_rows, n_embd]: the first rows of the last run behind the output norm, where the
         logits come from.
@@ -135,6 +124,17 @@ class Model:
         x = x / np.sqrt(mean_square + np.float32(self.config.stream_eps)) * norm.weight[:n]
         normed: npt.NDArray[np.float32] = x if norm.bias is None else x + norm.bias[:n]
         return normed
+
+    def precise_until(self, n_past: int, n_new: int) -> int:
+        """Up to which place a prompt's n_new tokens, behind n_past, are to be read precisely.
+
+        All of them if they are few. The first of a chat at any rate: all others look back on it,
+        in some models on little else, so that what is rounded there moves every answer. It is asked
+        of a whole prompt: how that is cut into chunks must not change what comes out.
+        """
+        if n_new * self.n_weights_per_token <= _PRECISE_WORK:
+            return n_past + n_new
+        return max(n_past, 1)
 
     @property
     def fraction_done(self) -> float:

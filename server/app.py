@@ -20,7 +20,7 @@ from server.ollama import embed as ollama_embed
 from server.ollama import generate as ollama_generate
 from server.ollama import models as ollama_models
 from server.openai import chat, input_tokens, text
-from server.openapi import describe_bodies
+from server.openapi import TELLING_ERRORS, describe_bodies
 from server.responses import routes
 from server.services import Services
 
@@ -46,7 +46,7 @@ def create_app(config: AppConfig, loader: EngineLoader) -> FastAPI:
     metrics = Metrics(loader)
     app.state.services = Services(config, loader, config.sampling.to_sampling_params(), metrics)
     for part in ROUTES:
-        app.include_router(part.router)
+        app.include_router(part.router, responses=TELLING_ERRORS)
     # Only what FastAPI itself raises: all else passes up to the middleware, which answers it.
     app.add_exception_handler(HTTPException, _no_such_route)
     app.add_middleware(RequestMiddleware, metrics=metrics)

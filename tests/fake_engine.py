@@ -245,6 +245,9 @@ class FakeEngine:
     def memory(self) -> MemoryReport:
         return MemoryReport(1, 2, 3, 4, 5, 6, None, 7, 8, (ChatMemory(7, 700, False),))
 
+    def chats(self) -> tuple[ChatMemory, ...]:
+        return self.memory().chats
+
     n_running = 0
 
     def embed(self, ids: Sequence[int], cancelled: threading.Event) -> list[float]:
