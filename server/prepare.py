@@ -15,6 +15,7 @@ from engine import (
     Delta,
     FittedChat,
     InvalidRequest,
+    RenderedChat,
     ReplyRules,
     RequestOptions,
     SamplingParams,
@@ -107,6 +108,28 @@ def prepare(engine: Engine, ask: Ask) -> Prepared:
     return Prepared(prompts, ask.params, ask.n, n_made, ask.tool_choice.parallel)
 
 
+def render(engine: Engine, prompt: ChatPrompt) -> RenderedChat:
+    """A conversation as the model reads it. Raises: InvalidRequest, ChatTemplateError."""
+    return engine.render_chat(prompt.messages, **_template(engine, prompt), **_ending(prompt))
+
+
+def _template(engine: Engine, prompt: ChatPrompt) -> dict[str, Any]:
+    """What the template gets beside the messages, as `Engine.render_chat` calls it."""
+    return {
+        "tools": prompt.tools or None,
+        "documents": prompt.documents or None,
+        "template_kwargs": _template_kwargs(engine, prompt),
+    }
+
+
+def _ending(prompt: ChatPrompt) -> dict[str, Any]:
+    """How the prompt ends, as `Engine.render_chat` calls it."""
+    return {
+        "add_generation_prompt": prompt.add_generation_prompt,
+        "continue_last": prompt.continue_last,
+    }
+
+
 def _prepare_prompt(engine: Engine, ask: Ask, prompt: ChatPrompt | TextPrompt) -> PreparedPrompt:
     if isinstance(prompt, TextPrompt):
         if ask.context_policy == "slide":
@@ -121,12 +144,7 @@ def _prepare_prompt(engine: Engine, ask: Ask, prompt: ChatPrompt | TextPrompt) -
         if ask.params.n_probs is not None:
             options = dataclasses.replace(options, prompt_logprobs=True)
         return PreparedPrompt(ids, options, PlainParser, _echo(engine, prompt, ids))
-    template = {
-        "tools": prompt.tools or None,
-        "documents": prompt.documents or None,
-        "template_kwargs": _template_kwargs(engine, prompt),
-    }
-    chat = _fit(engine, ask, prompt, template)
+    chat = _fit(engine, ask, prompt)
     tail = engine.chat_format.prompt_tail(chat.prompt_ids)
     options = _constrained(engine, ask, chat.prompt_ids, prompt.tools)
     visible = options.visible_ids | engine.chat_format.visible_ids
@@ -134,23 +152,19 @@ def _prepare_prompt(engine: Engine, ask: Ask, prompt: ChatPrompt | TextPrompt) -
         chat.prompt_ids,
         dataclasses.replace(options, visible_ids=visible),
         lambda: engine.chat_format.parser(tail, prompt.tools),
-        chat=OpenChat(chat.messages, template, prompt.continue_last),
+        chat=OpenChat(chat.messages, _template(engine, prompt), prompt.continue_last),
         n_dropped=chat.n_dropped,
     )
 
 
-def _fit(engine: Engine, ask: Ask, prompt: ChatPrompt, template: dict[str, Any]) -> FittedChat:
+def _fit(engine: Engine, ask: Ask, prompt: ChatPrompt) -> FittedChat:
     """The chat as tokens; without its oldest turns, where it is too long and that is asked for."""
     messages = [dict(message) for message in prompt.messages]
-    ways: dict[str, Any] = {
-        "add_generation_prompt": prompt.add_generation_prompt,
-        "continue_last": prompt.continue_last,
-    }
-    if (ask.context_policy or engine.config.context_policy) == "slide":
-        most = engine.model.n_ctx // _LEAST_ROOM
-        n_reply = min(ask.params.max_tokens or most, most)
-        return engine.fit_chat(messages, n_reply, **template, **ways)
-    return FittedChat(messages, engine.render_chat(messages, **template, **ways).ids, 0)
+    if (ask.context_policy or engine.config.context_policy) != "slide":
+        return FittedChat(messages, render(engine, prompt).ids, 0)
+    most = engine.model.n_ctx // _LEAST_ROOM
+    n_reply = min(ask.params.max_tokens or most, most)
+    return engine.fit_chat(messages, n_reply, **_template(engine, prompt), **_ending(prompt))
 
 
 def _constrained(

@@ -84,16 +84,6 @@ def test_models(http: httpx.Client) -> None:
     assert http.get("/v1/models/fake-1b").json() == model
 
 
-def test_memory(http: httpx.Client) -> None:
-    memory = http.get("/v1/memory").json()
-    assert memory["anonymous"] == memory["kv"] + memory["workspace"] + memory["process"]
-    assert memory["rss"] == memory["anonymous"] + memory["weights"] + memory["libraries"]
-    assert (memory["rss"], memory["weights_mapped"]) == (366_000, 600_000)
-    assert (memory["weights_cached"], memory["kv_limit"]) == (450_000, 8_000)
-    assert memory["disk_cache"] == 70_000
-    assert memory["chats"] == [{"n_tokens": 12, "n_bytes": 4_000, "is_processing": False}]
-
-
 @pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models", "/v1/models/fake-1b"])
 def test_head_is_get_without_a_body(http: httpx.Client, path: str) -> None:
     head, get = http.head(path), http.get(path)
@@ -116,20 +106,24 @@ def test_openapi_tells_the_truth(http: httpx.Client) -> None:
     assert set(document["paths"]) == {
         "/health",
         "/metrics",
-        "/v1/memory",
         "/v1/models",
         "/v1/models/{model_id}",
         "/v1/completions",
         CHAT,
         f"{CHAT}/input_tokens",
-        "/slots",
-        "/slots/{slot}",
-        "/slots/saved",
-        "/slots/saved/{filename}",
         "/v1/responses",
         "/v1/responses/input_tokens",
         "/v1/responses/{id}",
         "/v1/responses/{id}/input_items",
+        "/v1/embeddings",
+        "/v1/estimate",
+        "/v1/memory",
+        "/tokenize",
+        "/detokenize",
+        "/apply-template",
+        "/props",
+        "/api/embed",
+        "/api/embeddings",
         "/v1/messages",
         "/v1/messages/count_tokens",
         "/api/chat",
@@ -138,6 +132,10 @@ def test_openapi_tells_the_truth(http: httpx.Client) -> None:
         "/api/show",
         "/api/tags",
         "/api/version",
+        "/slots",
+        "/slots/{slot}",
+        "/slots/saved",
+        "/slots/saved/{filename}",
     }
     schemas = document["components"]["schemas"]
     for path in (CHAT, "/v1/completions"):
