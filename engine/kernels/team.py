@@ -48,6 +48,9 @@ def _meet(team, batch, op_index, n_threads):
 
     Returns whether the run goes on: the last to come looks at the cancel flag.
     """
+    if n_threads == 1:  # a worker may be late to read how the run before, a cancelled one, ended
+        write_shared(batch + _OP_DONE, op_index + 1)
+        return read_shared(batch + _CANCEL) == 0
     generation = read_shared(team + _GENERATION)
     if fetch_add(team + _ARRIVED, 1) == n_threads - 1:
         write_shared(team + _ARRIVED, 0)
