@@ -100,7 +100,7 @@ def test_the_file_in_the_working_directory_is_read(tmp_path: Path) -> None:
         ("[server]\nport = 'x'", "my.toml: server.port: .*integer"),
         ("[server]\nhost = 5", "my.toml: server.host: .*string"),
         ("[server]\nunknown_fields = 'maybe'", "'ignore' or 'refuse' .it is 'maybe'."),
-        ("[engine]\nn_ctx = -4", "my.toml: engine.n_ctx: n_ctx = -4 is outside"),
+        ("[engine]\nn_ctx = -4", "my.toml: engine.n_ctx: n_ctx = -4 is outside 0..16777216"),
         ("[queue]\ntimeout_s = -1", "queue.timeout_s: timeout_s = -1.0 is outside 0"),
         ("[scheduler]\npolicy = 'lifo'", "scheduler.policy: policy = 'lifo' is none of fcfs, sjf"),
         ("[cache]\nmemory = '1.5 GX'", "cache.memory: is not a size like 512MB .*it is '1.5 GX'"),
