@@ -42,9 +42,7 @@ def private_server(
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         # -P: a folder called `clients` where the user happens to be is not ours.
         command = [sys.executable, "-P", "-m", "clients", "serve", *arguments]
-        api_key = secrets.token_hex(
-            16
-        )  # so that it is private, and whatever keys the settings have
+        api_key = secrets.token_hex(16)  # it is private, and the settings may want a key
         process = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--port", "0"],
             stdin=subprocess.DEVNULL,
