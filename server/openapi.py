@@ -18,6 +18,7 @@ from server.schema import Error
 # What any route that reads a body and asks the engine may answer; why is in errors.py.
 ERRORS: Final = {
     400: "The request is wrong, or asks for what is not supported; the message names the field.",
+    401: "The server wants an API key, and this request has none of them.",
     409: "A newer request has taken its place.",
     413: "The body is too large.",
     415: "The body is encoded.",
