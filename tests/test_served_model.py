@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,12 +99,24 @@ def test_the_official_client_streaming(official: openai.OpenAI) -> None:
     assert "Paris" in "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
 
 
-def test_a_second_turn_finds_the_first_in_the_cache(official: openai.OpenAI) -> None:
-    first = official.chat.completions.create(**ask(QUESTION))
-    said = {"role": "assistant", "content": first.choices[0].message.content}
-    then = {"role": "user", "content": "And of Italy?"}
-    second = official.chat.completions.create(**ask(QUESTION, said, then))
-    assert second.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens
+def test_a_second_turn_finds_all_of_the_first_in_the_cache(url: str) -> None:
+    """Its reply too, and the end of its turn, which the model did not write."""
+
+    def post(path: str, **body: Any) -> Any:
+        return httpx.post(f"{url}/v1{path}", json=body, timeout=120).raise_for_status().json()
+
+    first = post("/chat/completions", **ask(QUESTION))
+    chat = [QUESTION, first["choices"][0]["message"]]
+    counted = post("/chat/completions/input_tokens", messages=chat, add_generation_prompt=False)
+    n_first = counted["input_tokens"]
+    assert n_first > first["usage"]["prompt_tokens"] + first["usage"]["completion_tokens"]
+    chat.append({"role": "user", "content": "And of Italy?"})
+    limit = time.monotonic() + 60
+    while post("/estimate", messages=chat)["cached_tokens"] < n_first:
+        assert time.monotonic() < limit, "it is not read in idle time"
+        time.sleep(0.05)
+    second = post("/chat/completions", **ask(*chat))
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= n_first
 
 
 def test_prompt_needs_no_server() -> None:
