@@ -39,6 +39,10 @@ CtxOption = Annotated[
     int | None,
     typer.Option(min=0, help="Tokens a chat may hold; 0 = what fits, up to the model's own"),
 ]
+LoraOption = Annotated[
+    list[str] | None,
+    typer.Option(help="A LoRA adapter: FILE or FILE:SCALE; may be repeated", show_default=False),
+]
 SystemOption = Annotated[str | None, typer.Option(help="What the model is told beforehand")]
 MaxTokensOption = Annotated[
     int | None, typer.Option(min=1, help="Tokens of a reply at most", show_default=False)
@@ -98,6 +102,7 @@ def serve(
     config: ConfigOption = None,
     threads: ThreadsOption = None,
     ctx: CtxOption = None,
+    lora: LoraOption = None,
     log_level: Annotated[
         str | None, typer.Option(help="debug, info, warning or error", show_default=False)
     ] = None,
@@ -110,6 +115,7 @@ def serve(
             "model_path": None if model is None else str(model),
             "n_threads": threads,
             "n_ctx": ctx,
+            "lora": lora or None,
         },
         "server": {"host": host, "port": port},
         "log": {"level": log_level},
@@ -130,6 +136,7 @@ def prompt(
     config: ConfigOption = None,
     threads: ThreadsOption = None,
     ctx: CtxOption = None,
+    lora: LoraOption = None,
 ) -> None:
     """Ask a model one thing, without a server running."""
     from rich.console import Console
@@ -149,6 +156,8 @@ def prompt(
     arguments = [str(model)]
     for flag, value in (("--config", config), ("--threads", threads), ("--ctx", ctx)):
         arguments += [] if value is None else [flag, str(value)]
+    for adapter in lora or ():
+        arguments += ["--lora", adapter]
 
     _unwind_on_sigterm()
     show = printable if sys.stdout.isatty() else str

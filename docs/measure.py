@@ -137,7 +137,8 @@ def all_tables(bench: Bench, older_peer: str | None) -> Iterator[Table]:
     deep = ["--depth", "0,512,1024,2048,4096", "--prompt", "16", "--decode", "16"]
     wide = ["--batch", "1,2,3,4,5,6,8,9,12,16", "--prompt", "16", "--decode", "16"]
     yield table("speed", everything, lambda m: bench.run(m))
-    yield table("older", [SMOLLM2, QWEN, LLAMA_1B], lambda m: older.run(m))
+    runs_older = [SMOLLM2, QWEN, LLAMA_1B] if older.profile in profiles() else []
+    yield table("older", runs_older, lambda m: older.run(m))
     yield table("depth", [SMOLLM2, LLAMA_1B], lambda m: bench.run(m, *deep))
     yield table("batch", [SMOLLM2, LLAMA_1B], lambda m: ours.run(m, *wide))
     each = {name: Bench(bench.models, bench.threads, profile=name) for name in profiles()}

@@ -16,12 +16,8 @@ Record = dict[str, Any]
 
 _WIDTH, _HEIGHT = 420, 300  # of a panel
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 16, 60, 42  # around what is plotted
-_STYLE = """
-text { font: 11px sans-serif; fill: #333 }
-.title { font-size: 13px; font-weight: bold }
-.grid { stroke: #ddd }
-.line { fill: none; stroke-width: 2 }
-"""
+# As attributes and not as CSS, which not every program that shows SVG understands.
+_FONT = 'font-family="sans-serif" font-size="11" fill="#333"'
 
 
 @dataclass(frozen=True)
@@ -89,25 +85,26 @@ def panel(left: float, title: str, x_label: str, lines: Sequence[Line]) -> str:
         return round(_TOP + height - y / y_ticks[-1] * height, 1)
 
     first_x, last_x, bottom = at_x(0), at_x(x_ticks[-1]), at_y(0)
-    parts = [text(first_x, 18, title, "start", "title")]
+    parts = [text(first_x, 18, title, "start", ' font-weight="bold"')]
     for y in y_ticks:
-        parts.append(f'<path class="grid" d="M{first_x} {at_y(y)}H{last_x}"/>')
+        parts.append(f'<path stroke="#ddd" d="M{first_x} {at_y(y)}H{last_x}"/>')
         parts.append(text(first_x - 6, at_y(y) + 4, f"{y:g}", "end"))
     for x in x_ticks:
-        parts.append(f'<path class="grid" d="M{at_x(x)} {_TOP}V{bottom}"/>')
+        parts.append(f'<path stroke="#ddd" d="M{at_x(x)} {_TOP}V{bottom}"/>')
         parts.append(text(at_x(x), bottom + 16, f"{x:g}", "middle"))
     parts.append(text((first_x + last_x) / 2, bottom + 34, x_label, "middle"))
     legend_x = first_x
     for line in lines:
         path = "L".join(f"{at_x(x)} {at_y(y)}" for x, y in line.points)
-        stroke = f'stroke="{line.colour}" stroke-dasharray="{line.dash}"'
-        parts.append(f'<path class="line" {stroke} d="M{path}"/>')
+        dash = f' stroke-dasharray="{line.dash}"' if line.dash else ""
+        stroke = f'fill="none" stroke="{line.colour}" stroke-width="2"{dash}'
+        parts.append(f'<path {stroke} d="M{path}"/>')
         if not line.dash:
             parts += [
                 f'<circle cx="{at_x(x)}" cy="{at_y(y)}" r="3" fill="{line.colour}"/>'
                 for x, y in line.points
             ]
-        parts.append(f'<path class="line" {stroke} d="M{legend_x} 38h18"/>')
+        parts.append(f'<path {stroke} d="M{legend_x} 38h18"/>')
         parts.append(text(legend_x + 23, 42, line.name, "start"))
         legend_x += 40 + 6 * len(line.name)
     return "\n".join(parts)
@@ -119,9 +116,10 @@ def svg(panels: Sequence[str]) -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {_HEIGHT}">',
-            f"<style>{_STYLE}</style>",
             f'<rect width="{width}" height="{_HEIGHT}" fill="#fff"/>',
+            f"<g {_FONT}>",
             *panels,
+            "</g>",
             "</svg>\n",
         ]
     )
@@ -134,9 +132,8 @@ def ticks(highest: float) -> list[float]:
     return [i * step for i in range(math.ceil(highest / step - 1e-9) + 1)]
 
 
-def text(x: float, y: float, content: str, anchor: str, kind: str = "") -> str:
-    kind = f' class="{kind}"' if kind else ""
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}"{kind}>{escape(content)}</text>'
+def text(x: float, y: float, content: str, anchor: str, more: str = "") -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}"{more}>{escape(content)}</text>'
 
 
 if __name__ == "__main__":

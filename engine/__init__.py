@@ -12,7 +12,7 @@ What is named here is the public API; nothing else is imported from outside.
 
 from typing import TYPE_CHECKING, Any
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, LoraFile
 from engine.context import FittedChat
 from engine.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallDelta, ToolCallStart
 from engine.errors import (
@@ -78,6 +78,7 @@ __all__ = [
     "Grammar",
     "InvalidRequest",
     "LoadProgress",
+    "LoraFile",
     "MemoryReport",
     "ModelInfo",
     "OutOfMemory",

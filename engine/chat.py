@@ -67,6 +67,16 @@ class Chat:
         ]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
+    def hidden(self, tokens: Sequence[int], precise_until: int) -> npt.NDArray[np.float32]:
+        """Read tokens, a chunk of a text; returns f32[n_tokens, n_embd], what `Model.hidden` has of
+        each. precise_until: as of `prefill`.
+        """
+        found = []
+        for chunk, precise in self._by_precision(tokens, precise_until):
+            self._read(chunk, [], precise)
+            found.append(self._model.hidden(len(chunk)))
+        return np.concatenate(found)
+
     def _by_precision(
         self, tokens: Sequence[int], precise_until: int | None
     ) -> Iterator[tuple[Sequence[int], bool]]:

@@ -4,6 +4,7 @@ elsewhere, once.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,26 @@ _RANGES = {
 
 
 @dataclass(frozen=True, slots=True)
+class LoraFile:
+    """An adapter, and how much of it is added."""
+
+    path: Path
+    scale: float = 1.0
+
+    @classmethod
+    def parse(cls, text: str) -> LoraFile:
+        """From FILE, or FILE:SCALE. Raises ConfigError."""
+        path, colon, end = text.rpartition(":")
+        try:
+            file = cls(Path(path), float(end)) if colon else cls(Path(text))
+        except ValueError:  # a colon in the name
+            file = cls(Path(text))
+        if not text or not math.isfinite(file.scale):
+            raise ConfigError(f"lora = {text!r}: neither FILE nor FILE:SCALE")
+        return file
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Settings of one engine.
 
@@ -40,6 +61,7 @@ class EngineConfig:
     n_ctx: int = 0  # tokens a chat may hold; 0 = what fits, up to the model's own
     n_threads: int = 0  # 0 = CPUs this process may use (affinity and cgroup quota)
     prefill_chunk: int = 256  # prompt tokens per plan run; more is faster, and needs more workspace
+    lora: tuple[LoraFile, ...] = ()  # adapters, added to the weights
     tokenizer_pre: str = ""  # pre-tokenizer to use in place of one that this engine does not know
     cache_bytes: int = 0  # keys and values of all chats; 0 = a share of what memory is free
     kv_type: str = "f16"  # numbers of keys and values: f16, f32, or q8_0 for half the memory

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ from engine.gguf_file import GGUFFile
 from engine.grammar import Grammar
 from engine.infill import InfillTokens
 from engine.info import LoadProgress, ModelInfo, RenderedChat, SavedChat
+from engine.lora import Adapters
 from engine.memory import Budget, Sizes, plan_memory
 from engine.memory_report import ChatMemory, MemoryReport, mapped_resident_bytes
 from engine.model_config import ModelConfig
@@ -79,6 +81,8 @@ class Engine:
             self._gguf = GGUFFile(config.model_path)
             undo.callback(self._gguf.close)
             model_config = ModelConfig.from_gguf(self._gguf)
+            adapters = Adapters(config.lora, self._gguf)
+            undo.callback(adapters.close)
             self._read_ahead()
             report(LoadProgress("reading tokenizer", 0, 1))
             self.tokenizer = Tokenizer.from_gguf(self._gguf, config.tokenizer_pre)
@@ -92,11 +96,13 @@ class Engine:
             # is damaged.
             from engine.weights import Weights
 
-            weights = Weights.from_gguf(self._gguf, model_config)
+            weights = Weights.from_gguf(self._gguf, model_config, adapters)
+            adapters.close()  # what they add has been copied
             _check_vocabulary(self._gguf, self.tokenizer.n_vocab, weights.token_embd.n_out)
             from engine.chat import Chat
             from engine.chat_cache import ChatCache, least_pages, short_tokens
             from engine.disk_cache import DiskCache
+            from engine.embedder import Embedder, pooling_of
             from engine.fingerprint import fingerprint
             from engine.jit import cache_root
             from engine.kernels.kv_page import LAYOUT
@@ -138,7 +144,8 @@ class Engine:
                     lock(*part.extent)
             self._pool = PagePool(self.budget.n_pages, self._model.page_bytes)
             self._new_chat: Callable[[], Chat] = lambda: Chat(self._model, self._pool, n_ctx)
-            key = fingerprint(self._gguf, config.kv_type, LAYOUT, self._model.long_rope)
+            settings = (config.kv_type, LAYOUT, self._model.long_rope, *adapters.key)
+            key = fingerprint(self._gguf, *settings)
             folder = Path(config.disk_folder or cache_root() / "chats")
             self._disk = DiskCache(folder, config.disk_bytes, key, self._pool.page_bytes)
             self._saved: SavedChats | None = None
@@ -155,6 +162,13 @@ class Engine:
                 TimeLimits(config.queue_timeout_s, config.request_timeout_s, config.linger_s),
             )
             self._watch = Watch(free_memory, self._gguf.n_bytes, self._worker.relieve)
+            self._embedder = Embedder(
+                self._model,
+                self._cache,
+                self._worker,
+                self._new_chat,
+                pooling_of(self._gguf, model_config.architecture),
+            )
             undo.pop_all()
 
     def encode_prompt(self, text: str) -> list[int]:
@@ -314,6 +328,59 @@ class Engine:
         self._check(prompt_ids, SamplingParams())
         room = self.model.n_ctx - len(prompt_ids)
         return self._worker.estimate(prompt_ids, min(max_tokens or room, room))
+
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of a text that nothing follows, with what the model wants around it. Special
+        tokens' texts in it stay text.
+        """
+        return self.tokenizer.encode(text)
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Token ids of a text, for those who want to see them.
+
+        add_special: with what the model wants around it; parse_special: control tokens' texts
+        count as these. Raises InvalidRequest.
+        """
+        return self.tokenizer.encode(text, add_special, parse_special)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of tokens, control tokens by their names. Raises InvalidRequest."""
+        n_vocab = self.tokenizer.n_vocab
+        for token_id in ids:
+            if not 0 <= token_id < n_vocab:
+                raise InvalidRequest(
+                    f"token id {token_id} is outside the vocabulary (0..{n_vocab - 1})", "tokens"
+                )
+        return self.tokenizer.decode_all(ids)
+
+    @property
+    def bos_token(self) -> str:
+        """What begins every text, by name; '' when the model has none."""
+        return self._name(self.tokenizer.bos_id)
+
+    @property
+    def eos_token(self) -> str:
+        """What ends a text, by name; '' when the model has none."""
+        return self._name(self.tokenizer.eos_id)
+
+    def _name(self, token_id: int | None) -> str:
+        return "" if token_id is None else self.token_bytes(token_id).decode(errors="replace")
+
+    def embed(self, ids: Sequence[int], cancelled: threading.Event) -> list[float]:
+        """The embedding of a text, n_embd numbers, not normalised. Blocks; other requests go on
+        meanwhile. One at a time.
+
+        Raises ContextLengthExceeded, InvalidRequest, OutOfMemory, EngineClosed, EngineFailed, and
+        InvalidRequest once `cancelled` is set.
+        """
+        from engine.embedder import Cancelled
+
+        self._check(ids, SamplingParams())
+        try:
+            vector: list[float] = self._embedder.embed(ids, cancelled).tolist()
+        except Cancelled:
+            raise InvalidRequest("the request was cancelled") from None
+        return vector
 
     @property
     def n_waiting(self) -> int:
@@ -503,8 +570,10 @@ def _model_info(gguf: GGUFFile, config: ModelConfig, n_ctx: int, n_vocab: int) -
     try:
         file_type = LlamaFileType(number).name.removeprefix("MOSTLY_").removeprefix("ALL_")
     except ValueError:
-        largest = max(gguf.tensors.values(), key=lambda t: t.n_bytes)
-        file_type = largest.type_name
+        weights: Counter[str] = Counter()
+        for tensor in gguf.tensors.values():
+            weights[tensor.type_name] += tensor.n_weights
+        file_type = weights.most_common(1)[0][0]
     return ModelInfo(
         name=model_name(gguf.path),
         path=gguf.path,

@@ -32,7 +32,7 @@ class MixtureOfExperts:
         self._activation = ACTIVATIONS[activation]
         n = config.n_expert
         n_pairs = writer.n_rows * config.n_used
-        n_places = n_pairs + n * (ROW_GROUP - 1)
+        self._n_places = n_places = n_pairs + n * (ROW_GROUP - 1)
         reserve = writer.workspace.reserve
         self._logits = writer.floats((n + 15) // 16 * 16)
         self._routing: dict[str, Any] = {
@@ -46,7 +46,7 @@ class MixtureOfExperts:
             "present": reserve(4 * (n + 1)),
         }
         self._gathered = InputForms(writer.workspace, n_places, 0, n_embd)
-        self._gathered_floats = reserve(4 * n_places * n_embd)
+        self._gathered_floats = 0  # f32 by place, for experts of floats
         self._activated = InputForms(writer.workspace, n_places, FEW * config.n_used, config.n_ff)
         self._gate = reserve(4 * n_places * config.n_ff)
         self._up = reserve(4 * n_places * config.n_ff)
@@ -115,6 +115,9 @@ class MixtureOfExperts:
     def _gather(self, w: MixtureWeights, x: int) -> None:
         """Input rows by place, in the forms that tiles are multiplied with."""
         for is_float in {m.quant.group == 0 for m in (w.ffn_gate_exps, w.ffn_up_exps)}:
+            if is_float and not self._gathered_floats:
+                n_bytes = 4 * self._n_places * self._n_embd
+                self._gathered_floats = self._writer.workspace.reserve(n_bytes)
             self._writer.plan.emit(
                 gather,
                 **self._routing,

@@ -76,6 +76,8 @@ class Model:
             kv_type=kv,
         )
         self._logits = transformer.logits
+        shape = max_rows, config.n_embd
+        self._stream = self.workspace.array(transformer.stream, np.float32, shape)
         self.long_rope = transformer.choose_rope(on_layout(self))
         functions = self.plan.functions()
         for done, function in enumerate(functions):
@@ -109,6 +111,19 @@ class Model:
         if self.batch.cancelled:
             raise Cancelled
         return self._logits[:n_out, : self.n_vocab]
+
+    def hidden(self, n_rows: int) -> npt.NDArray[np.float32]:
+        """f32[n_rows, n_embd]: the first rows of the last run behind the output norm, where the
+        logits come from.
+        """
+        x, norm = self._stream[:n_rows], self.weights.output_norm
+        if self.config.layer_norm:
+            x = x - x.mean(axis=1, keepdims=True)
+        mean_square = np.square(x).mean(axis=1, keepdims=True)
+        n = x.shape[1]
+        x = x / np.sqrt(mean_square + np.float32(self.config.stream_eps)) * norm.weight[:n]
+        normed: npt.NDArray[np.float32] = x if norm.bias is None else x + norm.bias[:n]
+        return normed
 
     def precise_until(self, n_past: int, n_new: int) -> int:
         """Up to which place a prompt's n_new tokens, behind n_past, are to be read precisely.

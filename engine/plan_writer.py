@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from engine.input_forms import InputForms
 from engine.jit import Native
 from engine.kernels.activation import quantise_rows
-from engine.kernels.matmul import matmul
+from engine.kernels.matmul import embed, matmul
 from engine.kernels.norm import norm
 from engine.kernels.op import FEW, ROW_GROUP
 from engine.kernels.tile import tile_bytes
 from engine.plan import Plan, Workspace
+from engine.quants.f32 import QUANT as F32
 from engine.weights import Matrix, Norm
 
 
@@ -46,6 +50,8 @@ class PlanWriter:
         }
         # The input of the next products.
         self.forms = InputForms(workspace, self.n_rows, FEW, widest)
+        self._ranks: dict[tuple[int, int], int] = {}  # what adapters have in between, in turns
+        self._turn = 0
 
     def floats(self, n: int) -> int:
         """Address of a new buffer f32[rows, n]."""
@@ -91,8 +97,45 @@ class PlanWriter:
         forms = self.forms.written_for(reader)
         self.plan.emit(kernel, **forms, x=x, y=gated, n_in=reader.n_in)
 
-    def matmul(self, matrix: Matrix, x: int, out: int, *, meet: bool = True, **fields: Any) -> None:
+    def embed(self, matrix: Matrix, out: int, scale: float) -> None:
+        """out = the rows of the batch's tokens, scaled."""
+        added = matrix.low_rank
+        self.plan.emit(embed, meet=added is None, **self.matrix(matrix), out=out, scale=scale)
+        if added is not None:
+            ranks = self._next_ranks(added.rank)
+            self.plan.emit(embed, **self.matrix(_matrix_of(added.a)), out=ranks, scale=scale)
+            self._product(_matrix_of(added.b), ranks, out, accumulate=1)
+
+    def matmul(
+        self,
+        matrix: Matrix,
+        x: int,
+        out: int,
+        *,
+        meet: bool = True,
+        accumulate: int = 0,
+        **fields: Any,
+    ) -> None:
         """out = matrix times the input of these products, whose floats are at x."""
+        added = matrix.low_rank
+        alone = meet and added is None
+        self._product(matrix, x, out, meet=alone, accumulate=accumulate, **fields)
+        if added is not None:  # the threads meet once, when both the sum and the ranks are there
+            ranks = self._next_ranks(added.rank)
+            self._product(_matrix_of(added.a), x, ranks, **fields)
+            self._product(_matrix_of(added.b), ranks, out, meet=meet, accumulate=1, **fields)
+
+    def _next_ranks(self, rank: int) -> int:
+        """A buffer f32[rows, rank], which is not the one before: a thread may still read that."""
+        self._turn = 1 - self._turn
+        if (rank, self._turn) not in self._ranks:
+            self._ranks[rank, self._turn] = self.floats(rank)
+        return self._ranks[rank, self._turn]
+
+    def _product(
+        self, matrix: Matrix, x: int, out: int, *, meet: bool = True, **fields: Any
+    ) -> None:
+        """out = matrix times x, without what is added to the matrix."""
         self.plan.emit(
             matmul,
             meet=meet,
@@ -109,4 +152,10 @@ class PlanWriter:
 
 
 def _want_floats(readers: tuple[Matrix, ...]) -> bool:
-    return any(m.quant.group == 0 for m in readers)
+    return any(m.quant.group == 0 or m.low_rank is not None for m in readers)
+
+
+def _matrix_of(floats: npt.NDArray[np.float32]) -> Matrix:
+    """A matrix in memory; whoever plans with it keeps that."""
+    n_out, n_in = floats.shape
+    return Matrix("", F32, int(floats.ctypes.data), n_in, n_out)

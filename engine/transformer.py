@@ -17,7 +17,6 @@ from engine.feed_forward import FeedForward
 from engine.kernels import attention as attention_kernel
 from engine.kernels.activation import soft_cap
 from engine.kernels.kv_page import layer_bytes
-from engine.kernels.matmul import embed
 from engine.kernels.op import ARRIVED_BYTES
 from engine.kernels.rope import ROPE_AND_STORE, rope_angles
 from engine.mixture_of_experts import MixtureOfExperts
@@ -83,8 +82,7 @@ class Transformer:
             if c.window_rope == c.rope
             else self._rope_angles(c.window_rope, c.window_rope.frequencies(None))
         )
-        embedding = self.writer.matrix(w.token_embd)
-        plan.emit(embed, **embedding, out=self.stream, scale=c.embedding_scale)
+        self.writer.embed(w.token_embd, self.stream, c.embedding_scale)
         for i, layer in enumerate(w.blk):
             self._layer(i, layer)
         self.logits = self._output(w.output_norm, w.output)

@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from engine.errors import GGUFError, UnsupportedModel
 from engine.gguf_file import GGUFFile
+from engine.lora import EMBEDDING, Adapters
+from engine.low_rank import LowRank, low_rank
 from engine.mixture import Mixture
 from engine.model_config import ModelConfig
 from engine.quants import quant_type
@@ -41,6 +43,7 @@ class Matrix:
     n_out: int
     bias: Vector | None = field(default=None, compare=False)  # f32[n_out]
     n_expert: int = 1
+    low_rank: LowRank | None = None  # what adapters add
 
     @property
     def row_bytes(self) -> int:
@@ -54,8 +57,9 @@ class Matrix:
     def rows(self, first: int, n: int) -> Matrix:
         """A view of n rows."""
         bias = None if self.bias is None else _padded(self.bias[first : first + n])
+        low_rank = None if self.low_rank is None else self.low_rank.rows(first, n)
         address = self.address + first * self.row_bytes
-        return replace(self, address=address, n_out=n, bias=bias)
+        return replace(self, address=address, n_out=n, bias=bias, low_rank=low_rank)
 
     @property
     def op_fields(self) -> dict[str, Any]:
@@ -163,13 +167,16 @@ class Weights:
     rope_factors_short: Vector | None  # ... in others
 
     @classmethod
-    def from_gguf(cls, gguf: GGUFFile, config: ModelConfig) -> Weights:
-        """Views of all tensors; `gguf` must stay open as long as they are used.
+    def from_gguf(
+        cls, gguf: GGUFFile, config: ModelConfig, adapters: Adapters | None = None
+    ) -> Weights:
+        """Views of all tensors; `gguf` must stay open as long as they are used. What adapters add
+        is copied.
 
         Raises GGUFError for a missing or misshapen tensor, UnsupportedModel for one this engine
-        does not know.
+        does not know, or cannot adapt.
         """
-        return _Reader(gguf, config).read()
+        return _Reader(gguf, config, adapters or Adapters((), gguf)).read()
 
     def rope_factors(self, long: bool) -> Vector | None:
         """What RoPE's frequencies are divided by in a long context, or in a short one."""
@@ -179,26 +186,29 @@ class Weights:
 
 
 class _Reader:
-    def __init__(self, gguf: GGUFFile, config: ModelConfig) -> None:
-        self.gguf, self.config = gguf, config
+    def __init__(self, gguf: GGUFFile, config: ModelConfig, adapters: Adapters) -> None:
+        self.gguf, self.config, self.adapters = gguf, config, adapters
         self.unread = set(gguf.tensors)
 
     def read(self) -> Weights:
         c = self.config
         n_vocab = self.gguf.tensor("token_embd.weight").shape[-1]
         token_embd = self.matrix("token_embd", c.n_embd, n_vocab)
+        # Where one matrix is both, adapters change the embedding, as they were trained.
+        tied = replace(token_embd, low_rank=None) if token_embd.low_rank else token_embd
         long_rope = c.rope.scaling == "longrope" or self.has("rope_factors_long")
         weights = Weights(
             token_embd=token_embd,
             blk=tuple(self.layer(f"blk.{i}.") for i in range(c.n_layer)),
             output_norm=self.norm("output_norm"),
-            output=self.matrix("output", c.n_embd, n_vocab) if self.has("output") else token_embd,
+            output=self.matrix("output", c.n_embd, n_vocab) if self.has("output") else tied,
             rope_freqs=self.rope_factors("rope_freqs") if self.has("rope_freqs") else None,
             rope_factors_long=self.rope_factors("rope_factors_long") if long_rope else None,
             rope_factors_short=self.rope_factors("rope_factors_short") if long_rope else None,
         )
         if self.unread:
             raise UnsupportedModel(f"tensor in {self.gguf.path}", sorted(self.unread)[0])
+        self.adapters.check_all_taken()
         return weights
 
     def layer(self, blk: str) -> LayerWeights:
@@ -292,7 +302,9 @@ class _Reader:
         name = f"{stem}.weight"
         quant = self.take(name, (n_in, n_out))
         bias = self.optional_vector(f"{stem}.bias", n_out)
-        return Matrix(name, quant, self.gguf.address(name), n_in, n_out, bias)
+        added = low_rank(self.adapters.take(name), looked_up=name == EMBEDDING)
+        address = self.gguf.address(name)
+        return Matrix(name, quant, address, n_in, n_out, bias, low_rank=added)
 
     def norm(self, stem: str) -> Norm:
         n = self.config.n_embd

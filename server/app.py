@@ -9,7 +9,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from server import docs, models, slots
+from server import docs, embeddings, estimate, home, llama_cpp, models, slots
 from server.access import cors, require_key
 from server.anthropic import messages
 from server.config import AppConfig
@@ -18,14 +18,21 @@ from server.loader import EngineLoader
 from server.metrics import Metrics
 from server.middleware import RequestMiddleware, RequestRecord, error_response
 from server.ollama import chat as ollama_chat
+from server.ollama import embed as ollama_embed
 from server.ollama import generate as ollama_generate
 from server.ollama import models as ollama_models
 from server.openai import chat, input_tokens, text
-from server.openapi import describe_bodies
+from server.openapi import TELLING_ERRORS, describe_bodies
 from server.responses import routes
 from server.services import Services
 
-OLLAMA = (ollama_chat, ollama_generate, ollama_models)
+ROUTES = (
+    *(home, docs, models, estimate, slots),
+    *(chat, input_tokens, text, routes, embeddings),
+    messages,
+    *(ollama_chat, ollama_generate, ollama_embed, ollama_models),
+    llama_cpp,
+)
 
 
 def create_app(config: AppConfig, loader: EngineLoader) -> FastAPI:
@@ -47,10 +54,8 @@ def create_app(config: AppConfig, loader: EngineLoader) -> FastAPI:
     )
     metrics = Metrics(loader)
     app.state.services = Services(config, loader, config.sampling.to_sampling_params(), metrics)
-    app.include_router(models.router)
-    app.include_router(docs.router)
-    for part in (chat, input_tokens, text, messages, routes, *OLLAMA, slots):
-        app.include_router(part.router)
+    for part in ROUTES:
+        app.include_router(part.router, responses=TELLING_ERRORS)
     # Only what FastAPI itself raises: all else passes up to the middleware, which answers it.
     app.add_exception_handler(HTTPException, _no_such_route)
     app.add_middleware(RequestMiddleware, metrics=metrics)

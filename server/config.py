@@ -27,11 +27,12 @@ from pydantic import (
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 
-from engine import ConfigError, EngineConfig, InvalidRequest, SamplingParams
+from engine import ConfigError, EngineConfig, InvalidRequest, LoraFile, SamplingParams
 from server.sampling_fields import Int32
 
 DEFAULT_FILE = Path("config.toml")
@@ -74,6 +75,23 @@ def _parse_bytes(value: Any) -> Any:
 Bytes = Annotated[int, BeforeValidator(_parse_bytes)]
 
 
+def _parse_lora(value: Any) -> Any:
+    """An adapter's file, or FILE:SCALE."""
+    try:
+        return LoraFile.parse(value) if isinstance(value, str) else value
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+def _split_list(value: Any) -> Any:
+    """One string, as a variable of the environment is, with commas between."""
+    return value.split(",") if isinstance(value, str) else value
+
+
+Lora = Annotated[LoraFile, BeforeValidator(_parse_lora)]
+Loras = Annotated[tuple[Lora, ...], NoDecode, BeforeValidator(_split_list)]
+
+
 class EngineSettings(Section):
     """Base of the sections that become EngineConfig.
 
@@ -106,6 +124,7 @@ class EngineSection(EngineSettings):
     n_ctx: int = _engine["n_ctx"]
     n_threads: int = _engine["n_threads"]
     prefill_chunk: int = _engine["prefill_chunk"]
+    lora: Loras = _engine["lora"]
     tokenizer_pre: str = _engine["tokenizer_pre"]
 
 

@@ -63,7 +63,8 @@ class RequestRecord:
 
     def ignore(self, names: list[str]) -> dict[str, str]:
         """Note unknown fields; returns the headers that name them, safe whatever clients send."""
-        shown = [quote(name[:_MAX_NAME], safe="[]") for name in names[:_MAX_NAMED]]
+        # An empty name as "": a header must not end with the space before it.
+        shown = [quote(name[:_MAX_NAME], safe="[]") or '""' for name in names[:_MAX_NAMED]]
         if len(names) > _MAX_NAMED:
             shown.append("...")
         self.ignored = ", ".join(shown)

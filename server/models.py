@@ -7,6 +7,7 @@ from fastapi.responses import PlainTextResponse
 
 from server.errors import ApiError, ModelLoading
 from server.metrics import CONTENT_TYPE
+from server.openapi import errors_of
 from server.schema import Health, Model, ModelList, ModelMeta
 from server.services import Services
 from server.wire_object import WireObject
@@ -51,7 +52,11 @@ async def models(request: Request) -> Response:
 
 
 @router.head("/v1/models/{model_id:path}", include_in_schema=False)
-@router.get("/v1/models/{model_id:path}", response_model=Model)
+@router.get(
+    "/v1/models/{model_id:path}",
+    response_model=Model,
+    responses=errors_of({404: "Another model is served."}),
+)
 async def model(request: Request, model_id: str) -> Response:
     """The model that is served, by its name."""
     served = _served(request)

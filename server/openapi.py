@@ -28,6 +28,17 @@ ERRORS: Final = {
     504: "Its time was up before the reply began.",
 }
 
+# And any that only tells.
+TELLING_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"model": Error, "description": ERRORS[status]} for status in (500, 503)
+}
+
+
+def errors_of(why: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+    """Further ones of a route, for its decorator's `responses`."""
+    return {status: {"model": Error, "description": reason} for status, reason in why.items()}
+
+
 _REF: Final = "#/components/schemas/{model}"
 _LATER: Final = "model "  # begins a reference until all models, and so their names, are known
 

@@ -10,7 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from engine import ContentDelta, Delta, InvalidRequest, ReplyRules, RequestOptions, SamplingParams
+from engine import (
+    ContentDelta,
+    Delta,
+    InvalidRequest,
+    RenderedChat,
+    ReplyRules,
+    RequestOptions,
+    SamplingParams,
+)
 from server.ask import Ask, ChatPrompt, TextPrompt
 from server.errors import ApiError
 
@@ -87,6 +95,18 @@ def prepare(engine: Engine, ask: Ask) -> Prepared:
     return Prepared(prompts, ask.params, ask.n, n_made, ask.tool_choice.parallel)
 
 
+def render(engine: Engine, prompt: ChatPrompt) -> RenderedChat:
+    """A conversation as the model reads it. Raises: InvalidRequest, ChatTemplateError."""
+    return engine.render_chat(
+        prompt.messages,
+        add_generation_prompt=prompt.add_generation_prompt,
+        tools=prompt.tools or None,
+        documents=prompt.documents or None,
+        template_kwargs=_template_kwargs(engine, prompt),
+        continue_last=prompt.continue_last,
+    )
+
+
 def _prepare_prompt(engine: Engine, ask: Ask, prompt: ChatPrompt | TextPrompt) -> PreparedPrompt:
     if isinstance(prompt, TextPrompt):
         ids = _text_ids(engine, prompt)
@@ -96,14 +116,7 @@ def _prepare_prompt(engine: Engine, ask: Ask, prompt: ChatPrompt | TextPrompt) -
         if ask.params.n_probs is not None:
             options = dataclasses.replace(options, prompt_logprobs=True)
         return PreparedPrompt(ids, options, PlainParser, _echo(engine, prompt, ids))
-    rendered = engine.render_chat(
-        prompt.messages,
-        add_generation_prompt=prompt.add_generation_prompt,
-        tools=prompt.tools or None,
-        documents=prompt.documents or None,
-        template_kwargs=_template_kwargs(engine, prompt),
-        continue_last=prompt.continue_last,
-    )
+    rendered = render(engine, prompt)
     tail = engine.chat_format.prompt_tail(rendered.ids)
     options = _constrained(engine, ask, rendered.ids, prompt.tools)
     visible = options.visible_ids | engine.chat_format.visible_ids

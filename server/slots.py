@@ -17,11 +17,22 @@ from fastapi.responses import JSONResponse
 from engine import SavedChat
 from server.body import read_json_object
 from server.errors import ApiError
+from server.openapi import errors_of
 from server.services import Services
 
 router = APIRouter()
 
 T = TypeVar("T")
+
+_FOLDER = errors_of({501: "cache.saved_folder is not set."})
+_NAMED = _FOLDER | errors_of(
+    {
+        400: "There is no such slot or file, or it cannot be used.",
+        404: "There is no such file.",
+        413: "The body is too large.",
+        415: "The body is encoded.",
+    }
+)
 
 
 @router.get("/slots")
@@ -43,7 +54,7 @@ async def slots(request: Request) -> Response:
     )
 
 
-@router.get("/slots/saved")
+@router.get("/slots/saved", responses=_FOLDER)
 async def saved(request: Request) -> Response:
     """The saved chats, by name."""
     services = Services.of(request)
@@ -53,7 +64,7 @@ async def saved(request: Request) -> Response:
     return JSONResponse({"data": [_describe(chat) for chat in found]})
 
 
-@router.delete("/slots/saved/{filename}")
+@router.delete("/slots/saved/{filename}", responses=_NAMED)
 async def erase_saved(request: Request, filename: str) -> Response:
     """Delete a saved chat."""
     services = Services.of(request)
@@ -62,7 +73,7 @@ async def erase_saved(request: Request, filename: str) -> Response:
     return JSONResponse(_describe(await _ask(engine.erase_saved_chat, filename)))
 
 
-@router.post("/slots/{slot}")
+@router.post("/slots/{slot}", responses=_NAMED)
 async def act(request: Request, slot: str) -> Response:
     """?action=save or restore with {"filename"}, or erase, which forgets the chat in memory."""
     services = Services.of(request)

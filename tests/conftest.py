@@ -1,10 +1,17 @@
-"""What the user's environment says to our programs it does not say to tests and their children."""
+"""What the user's environment says to our programs it does not say to tests and their children; and
+no time limits for examples.
+"""
 
 from __future__ import annotations
 
 import os
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says nothing on a machine that is shared.
+settings.register_profile("shared", deadline=None)
+settings.load_profile("shared")
 
 
 @pytest.fixture(autouse=True, scope="session")

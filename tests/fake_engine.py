@@ -16,18 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from engine import (
+    ChatMemory,
     ChatTemplateError,
     ContextLengthExceeded,
     EngineClosed,
     EngineConfig,
     EngineError,
     EngineFailed,
+    Estimate,
     Event,
     Failed,
     Finished,
     FinishReason,
     Generation,
     InvalidRequest,
+    MemoryReport,
     ModelInfo,
     Phase,
     Progress,
@@ -85,6 +88,12 @@ def _token(text: str, script: Script, n_probs: int | None) -> Token:
         return Token(token_id, text)
     top = tuple((token_id + i, script.logprob - i) for i in range(n_probs))
     return Token(token_id, text, script.logprob, top)
+
+
+def _first_stop(script: Script, params: SamplingParams) -> str | None:
+    """The stop string that stands first in the reply."""
+    text = "".join(script.pieces)
+    return min((stop for stop in params.stop if stop in text), key=text.find, default=None)
 
 
 class FakeTemplate:
@@ -146,6 +155,7 @@ class FakeEngine:
         self.chat_template = FakeTemplate()
         self.rules = ReplyRules()  # of the last constrain
         self.submitted: list[Generation] = []
+        self.embedded: list[list[int]] = []
         self.chats: list[dict[str, Any]] = []  # the arguments of each render_chat
         self.ends: dict[int, tuple[Event, float]] = {}  # id -> last event, and when
         self._waiting: list[_Job] = []
@@ -209,6 +219,52 @@ class FakeEngine:
         text += "<assistant>" * opens
         return RenderedChat(text, self.encode_prompt(text))
 
+    def encode_text(self, text: str) -> list[int]:
+        return [*self.encode_prompt(text), EOS] if text else []
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        bos = [BOS] if add_special else []
+        while parse_special and text.startswith("<s>"):
+            bos, text = [*bos, BOS], text.removeprefix("<s>")
+        return [*bos, *text.encode()]
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        if not all(0 <= token < N_VOCAB for token in ids):
+            raise InvalidRequest("a token id is outside the vocabulary", "tokens")
+        return _text(ids)
+
+    bos_token, eos_token = "<s>", "</s>"
+
+    def estimate(self, prompt_ids: Sequence[int], max_tokens: int | None = None) -> Estimate:
+        """A hundred tokens of a prompt and ten of a reply in each second."""
+        self._check(prompt_ids)
+        n, n_cached = len(prompt_ids), self._common_prefix(list(prompt_ids))
+        n_reply = min(max_tokens or self.model.n_ctx, self.model.n_ctx - n)
+        return Estimate(n, n_cached, 0, 0.0, (n - n_cached) / 100, n_reply / 10)
+
+    def memory(self) -> MemoryReport:
+        return MemoryReport(1, 2, 3, 4, 5, 6, None, 7, 8, (ChatMemory(7, 700, False),))
+
+    def chats(self) -> tuple[ChatMemory, ...]:
+        return self.memory().chats
+
+    n_running = 0
+
+    def embed(self, ids: Sequence[int], cancelled: threading.Event) -> list[float]:
+        """How often each of the first 64 bytes' values modulo 64 stands there."""
+        self._check(ids)
+        self.embedded.append(list(ids))
+        script = self.script("") if callable(self.script) else self.script
+        if script.prefill_s and cancelled.wait(script.prefill_s):
+            raise InvalidRequest("the request was cancelled")
+        return [float(sum(i % 64 == n for i in ids)) for n in range(self.model.n_embd)]
+
+    def _check(self, prompt_ids: Sequence[int]) -> None:
+        if not prompt_ids or not all(0 <= token < N_VOCAB for token in prompt_ids):
+            raise InvalidRequest("a token id is outside the vocabulary", "prompt")
+        if len(prompt_ids) >= self.model.n_ctx:
+            raise ContextLengthExceeded(len(prompt_ids), self.model.n_ctx)
+
     def decode(self, ids: Sequence[int]) -> str:
         return _text(ids)
 
@@ -228,12 +284,9 @@ class FakeEngine:
     ) -> Generation:
         if self._fatal:
             raise self._fatal
-        if not prompt_ids or not all(0 <= token < N_VOCAB for token in prompt_ids):
-            raise InvalidRequest("a token id is outside the vocabulary", "prompt")
+        self._check(prompt_ids)
         if any(token >= N_VOCAB for token in params.logit_bias):
             raise InvalidRequest("logit_bias: a token id is outside the vocabulary", "logit_bias")
-        if len(prompt_ids) >= self.model.n_ctx:
-            raise ContextLengthExceeded(len(prompt_ids), self.model.n_ctx)
         wake = threading.Event()
         generation = Generation(
             list(prompt_ids),
@@ -314,7 +367,7 @@ class FakeEngine:
                 return self._stopped(job, start)
             job.n_prefilled += 1
         job.enter(Phase.DECODE)
-        reason, tail = FinishReason.LENGTH, ""
+        reason, tail, stop_string = FinishReason.LENGTH, "", None
         for text in self._visible(script, generation.params):
             if job.n_decoded == generation.params.max_tokens:
                 break
@@ -325,9 +378,10 @@ class FakeEngine:
             job.n_decoded += 1
             if text is None:  # the end-of-generation token
                 reason, tail = FinishReason.STOP, script.tail
+                stop_string = _first_stop(script, generation.params)
                 break
             generation.on_event(_token(text, script, generation.params.n_probs))
-        return self._finished(job, reason, tail, start)
+        return self._finished(job, reason, tail, start, stop_string)
 
     def _visible(self, script: Script, params: SamplingParams) -> Iterator[str | None]:
         """Texts of the tokens up to a stop string, then None."""
@@ -344,27 +398,21 @@ class FakeEngine:
             sent += len(piece)
         yield None
 
-    def _stop_string(self, job: _Job) -> str | None:
-        """The one that stands first in the reply."""
-        if not job.generation.params.stop:
-            return None
-        prompt = _text(job.generation.prompt_ids)
-        script = self.script(prompt) if callable(self.script) else self.script
-        text = "".join(script.pieces)
-        found = [stop for stop in job.generation.params.stop if stop in text]
-        return min(found, key=text.find, default=None)
-
     def _stopped(self, job: _Job, start: float) -> Event:
         if self._fatal:
             return Failed(self._fatal)
         return self._finished(job, FinishReason.CANCELLED, "", start)
 
-    def _finished(self, job: _Job, reason: FinishReason, tail: str, start: float) -> Finished:
+    def _finished(
+        self,
+        job: _Job,
+        reason: FinishReason,
+        tail: str,
+        start: float,
+        stop_string: str | None = None,
+    ) -> Finished:
         n_prompt = len(job.generation.prompt_ids)
         timings = Timings(0.0, 0.002, max(time.monotonic() - start, 0.001))
-        stop_string = None
-        if reason is FinishReason.STOP:
-            stop_string = self._stop_string(job)
         return Finished(
             reason, tail, n_prompt, job.n_cached, job.n_decoded, timings, stop_string=stop_string
         )

@@ -1,7 +1,7 @@
-"""Writes llama.cpp's logits into golden files of architectures, whose recipes are written by hand.
+"""Writes llama.cpp's logits into golden files of tiny models, whose recipes are written by hand.
 
     pip install llama-cpp-python
-    python -m tests.make_golden [NAME ...]     # tests/golden/architectures/NAME.json; all of them
+    python -m tests.make_golden [NAME ...]     # of architectures, tensor_types, adapters; all
 
 llama.cpp is asked for all it can: weights as they are in the file, keys and values in f32, one
 thread, so that what differs from it is ours.
@@ -18,16 +18,27 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from tests.golden_cases import FOLDER, IDS, N_IDS, pack_logits, read_cases, weights_crc32
+from tests.golden_cases import (
+    ADAPTERS,
+    FOLDER,
+    IDS,
+    N_IDS,
+    TENSOR_TYPES,
+    GoldenCase,
+    pack_logits,
+    read_cases,
+)
 
 F32 = 0  # GGML_TYPE_F32
 
 
-def logits_of(path: Path, n_ctx: int) -> npt.NDArray[np.float32]:
-    """f32[N_IDS, n_vocab] after each of IDS."""
+def logits_of(case: GoldenCase, path: Path) -> npt.NDArray[np.float32]:
+    """f32[N_IDS, n_vocab] after each of IDS, of the case's model at `path`."""
     model = llama_cpp.Llama(
         str(path),
-        n_ctx=n_ctx,
+        n_ctx=case.n_ctx,
+        lora_path=None if case.lora is None else str(case.lora_path(path)),
+        lora_scale=1.0 if case.lora is None else case.lora.scale,
         n_threads=1,
         n_threads_batch=1,
         logits_all=True,
@@ -46,7 +57,7 @@ def logits_of(path: Path, n_ctx: int) -> npt.NDArray[np.float32]:
 
 
 def main(names: list[str]) -> None:
-    for path in sorted(FOLDER.glob("*.json")):
+    for path in (*sorted(FOLDER.glob("*.json")), TENSOR_TYPES, ADAPTERS):
         if names and path.stem not in names:
             continue
         golden = json.loads(path.read_text())
@@ -54,11 +65,12 @@ def main(names: list[str]) -> None:
             record = golden["cases"][case.name]
             if "peer" in record:
                 continue
-            record.pop("crc32", None)
+            for old in ("crc32", "logits"):
+                record.pop(old, None)
             with tempfile.TemporaryDirectory() as folder:
                 file = case.write(Path(folder) / "tiny.gguf")
-                logits = logits_of(file, case.n_ctx)
-                record["crc32"] = weights_crc32(file)
+                logits = logits_of(case, file)
+                record["crc32"] = case.weights_crc32(file)
             record["logits"] = pack_logits(logits)
             print(f"{case}: spread {logits.std():.2f}")
         path.write_text(json.dumps(golden, indent=1) + "\n")

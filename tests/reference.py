@@ -8,6 +8,7 @@ no file says of its architecture stands in that architecture's golden file.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,24 @@ class ReferenceModel:
             return self.metadata[f"{self.architecture}.{key}"]
         return self.metadata.get(f"{self.architecture}.{key}", default)
 
+    def add_lora(self, path: Path, scale: float) -> None:
+        """Add an adapter to the weights, for good: W + scale alpha / rank B A."""
+        reader = GGUFReader(path)
+        pairs = {t.name: quants.dequantize(t.data, t.tensor_type) for t in reader.tensors}
+        alpha = reader.get_field("adapter.lora.alpha")
+        for name in (n.removesuffix(".lora_a") for n in pairs if n.endswith(".lora_a")):
+            a, b = pairs[f"{name}.lora_a"], pairs[f"{name}.lora_b"]
+            factor = scale * alpha.contents() / b.shape[1] if alpha else scale
+            if name == "token_embd.weight":
+                self.embedding = self.embedding + np.float32(factor) * a @ b.T
+            else:
+                self.weights[name] = self.weight(name) + np.float32(factor) * b @ a
+
+    @functools.cached_property
+    def embedding(self) -> F32:
+        """f32[n_vocab, n_embd]; an adapter of it leaves a tied output as it is."""
+        return self.weight("token_embd.weight")
+
     def weight(self, name: str) -> F32:
         """f32[n_rows, n_in], or f32[n] for a vector."""
         if name not in self.weights:
@@ -159,7 +178,7 @@ class ReferenceModel:
 
     def logits(self, ids: Sequence[int]) -> F32:
         """f32[n, n_vocab]: for each position, the logits of the token that follows it."""
-        x = self.weight("token_embd.weight")[np.asarray(ids)]
+        x = self.embedding[np.asarray(ids)]
         root = np.sqrt(self.n_embd) if self.facts.get("scale_embedding") else 1.0
         x = x * np.float32(self.number("embedding_scale", root))
         for i in range(self.n_layer):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.chat import Chat, n_pages
+from engine.config import LoraFile
 from engine.gguf_file import GGUFFile
 from engine.kv_cache import PagePool
+from engine.lora import Adapters
 from engine.model import Model
 from engine.model_config import ModelConfig
 from engine.weights import Weights
@@ -23,11 +25,16 @@ Logits = npt.NDArray[np.float32]
 
 @contextmanager
 def chat_of(
-    path: Path, max_rows: int = 64, n_threads: int = 2, n_ctx: int = N_CTX
+    path: Path,
+    max_rows: int = 64,
+    n_threads: int = 2,
+    n_ctx: int = N_CTX,
+    lora: Sequence[LoraFile] = (),
 ) -> Iterator[Chat]:
     with GGUFFile(path) as gguf:
         config = ModelConfig.from_gguf(gguf)
-        weights = Weights.from_gguf(gguf, config)
+        with Adapters(lora, gguf) as adapters:
+            weights = Weights.from_gguf(gguf, config, adapters)
         model = Model(config, weights, max_rows, n_threads, on_layout=lambda model: n_ctx)
         try:
             yield Chat(model, PagePool(n_pages(n_ctx), model.page_bytes), n_ctx)

@@ -84,6 +84,7 @@ class TinyModel:
     add_bos: bool = False
     chat_template: str | None = CHATML_TEMPLATE
     seed: int = 0
+    file_type: int | None = None  # None: key absent
     split: int = 0  # tensors in each part of a split model; 0 = all in one file
     window: int | None = None  # sliding_window
     keys: Mapping[str, Any] = field(default_factory=dict)  # more metadata: {"logit_scale": 0.5}
@@ -194,6 +195,8 @@ def _add_metadata(writer: GGUFWriter, model: TinyModel) -> None:
     if model.alignment is not None:
         writer.add_custom_alignment(model.alignment)
     writer.add_name("tiny")
+    if model.file_type is not None:
+        writer.add_file_type(model.file_type)
     writer.add_block_count(model.n_layer)
     writer.add_context_length(model.n_ctx)
     writer.add_embedding_length(model.n_embd)

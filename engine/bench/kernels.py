@@ -6,7 +6,6 @@ The weights are random, in anonymous memory, and larger than the caches.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,10 +25,10 @@ from engine.quants.base import QuantType
 from engine.weights import Matrix
 
 _N_IN = 4096
-_WILD = 100.0  # no weight is so large
 _LEAST_BYTES, _CACHES = 128 << 20, 4  # of weights: so many, and so many times the largest cache
 _FOUR, _PREFILL = 4, 128  # input rows
 _PREFILL_OUT = 1024  # weight rows that meet so many input rows: arithmetic is the limit, not memory
+_SOUND = 1e-3, 1.0  # sizes of a block's largest weight
 _SEED = 20
 
 Record = dict[str, Any]
@@ -112,51 +111,45 @@ def _measure(matrix: Matrix, memory: Memory, team: Team, reps: int) -> Record:
             for _ in range(reps + 1)
         ][1:]
     )
-    read_s, one_s, four_s, prefill_s = np.median(times, axis=0)
+    read_s, one_s, four_s, prefill_s = np.median(times, axis=0).tolist()
     gigabytes = matrix.n_bytes / 1e9
     return {
         "type": matrix.quant.name,
         "threads": team.n_threads,
         "read_gb_per_s": round(gigabytes / read_s, 2),
         "dot_gb_per_s": round(gigabytes / one_s, 2),
-        "dot_of_read": round(statistics.median(times[:, 0] / times[:, 1]), 3),
+        "dot_of_read": round(float(np.median(times[:, 0] / times[:, 1])), 3),
         "dot4_gb_per_s": round(gigabytes / four_s, 2),
-        "four_rows_cost": round(statistics.median(times[:, 2] / times[:, 1]), 3),
+        "four_rows_cost": round(float(np.median(times[:, 2] / times[:, 1])), 3),
         "prefill_gflop_per_s": round(2 * few.n_in * few.n_out * _PREFILL / prefill_s / 1e9, 1),
     }
 
 
 def _random_matrix(quant: QuantType, memory: Memory) -> Matrix:
-    """As many rows as the memory holds: all bit patterns, but scales that are sound numbers."""
-    rng = np.random.default_rng(_SEED)
+    """As many rows as the memory holds: a few random ones, again and again."""
     row_bytes = quant.row_bytes(_N_IN)
     n_out = memory.n_bytes // row_bytes // 16 * 16
-    some = _random_rows(quant, rng, 64)
+    some = _random_rows(quant, 64)
     rows = memory.bytes[: n_out * row_bytes].reshape(n_out, row_bytes)
     for first in range(0, n_out, len(some)):
         rows[first : first + len(some)] = some[: n_out - first]
     return Matrix("random", quant, memory.address, _N_IN, n_out)
 
 
-def _random_rows(quant: QuantType, rng: np.random.Generator, n: int) -> npt.NDArray[np.uint8]:
-    if quant.block.names is None:
-        floats = rng.standard_normal((n, _N_IN)).astype(np.float32)
-        if quant.block.kind == "f":
-            return floats.astype(quant.block).view(np.uint8)
-        return (floats.view(np.uint32) >> 16).astype("<u2").view(np.uint8)  # the upper half: BF16
-    shape = (n, quant.row_bytes(_N_IN))
-    blocks = rng.integers(0, 256, shape, dtype=np.uint8).view(quant.block)
-    for field in quant.block.names:
-        if quant.block[field] == np.dtype("<f2"):
-            blocks[field] = rng.uniform(-0.01, 0.01, blocks[field].shape).astype(np.float16)
-    # Some types have their scale elsewhere: a block that came out wild gives way to a sound one.
-    with np.errstate(over="ignore", invalid="ignore"):
-        values = quant.dequantize(blocks.reshape(-1))
-    is_sound = (np.abs(values) < _WILD).all(axis=1)
-    sound = np.flatnonzero(is_sound)
-    flat = blocks.reshape(-1)
-    flat[~is_sound] = flat[np.resize(sound, len(flat) - len(sound))]
-    return blocks.view(np.uint8)
+def _random_rows(quant: QuantType, n: int) -> npt.NDArray[np.uint8]:
+    """u8[n, row_bytes]. Of blocks of random bits those whose weights are sound numbers: most bit
+    patterns of a scale are far too large, or none at all.
+    """
+    rng = np.random.default_rng(_SEED)
+    n_blocks = n * _N_IN // quant.block_size
+    found = np.zeros(0, quant.block)
+    with np.errstate(all="ignore"):
+        while len(found) < n_blocks:
+            bits = rng.integers(0, 256, (8 * n_blocks, quant.block_bytes), dtype=np.uint8)
+            blocks = bits.view(quant.block).reshape(-1)
+            largest = np.abs(quant.dequantize(blocks)).reshape(len(blocks), -1).max(-1)
+            found = np.concatenate([found, blocks[(largest > _SOUND[0]) & (largest < _SOUND[1])]])
+    return found[:n_blocks].view(np.uint8).reshape(n, -1)
 
 
 def _largest_cache() -> int:

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 API_VERSION: Final = "0.13.0"
 NEVER: Final = "9999-12-31T23:59:59Z"
 
-router = APIRouter(dependencies=[errors_as(ollama_error)])
+router = APIRouter(
+    dependencies=[errors_as(ollama_error)],
+    responses={500: {"model": OllamaError}, 503: {"model": OllamaError}},
+)
 
 
 class Details(WireObject):

@@ -31,13 +31,13 @@ def _prompts(value: Any, info: ValidationInfo) -> list[str | list[int]]:
 
     Counted before anything looks into them: a body has room for a million.
     """
-    prompts = value if isinstance(value, list) and not _is_ids(value) else [value]
+    prompts = value if isinstance(value, list) and not is_ids(value) else [value]
     assert info.context, "parse_request gives one"
     if len(prompts) > (most := info.context["max_prompts"]):
         raise ValueError(
             f"{len(prompts)} prompts in one request; at most {most} (queue.max_waiting)"
         )
-    if not prompts or not all(isinstance(p, str) or (p and _is_ids(p)) for p in prompts):
+    if not prompts or not all(isinstance(p, str) or (p and is_ids(p)) for p in prompts):
         raise ValueError(
             "must be a string, a list of strings, a list of token ids or a list of such lists, "
             "and no list may be empty"
@@ -45,7 +45,8 @@ def _prompts(value: Any, info: ValidationInfo) -> list[str | list[int]]:
     return prompts
 
 
-def _is_ids(value: Any) -> bool:
+def is_ids(value: Any) -> bool:
+    """Whether it is a list of token ids, and not empty."""
     return isinstance(value, list) and set(map(type, value)) == {int}  # fast: they may be millions
 
 

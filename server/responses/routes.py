@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 
 from server.answer import answer_body, read_body, translate
 from server.encoder import Encoder
 from server.openai.input_tokens import InputTokens
-from server.openapi import described
+from server.openapi import described, errors_of
 from server.prepare import prepare
 from server.responses.objects import ResponseEncoder
 from server.responses.request import ResponsesRequest
 from server.responses.schema import AnyEvent, DeletedResponse, InputItems, ResponseObject
 from server.responses.store import KeptResponse, ResponseStore
-from server.schema import Error
 from server.services import Services
 from server.wire_object import WireObject
 
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 
-_NOT_KEPT: dict[int | str, dict[str, Any]] = {
-    404: {"model": Error, "description": "There is no such response, or no longer."}
-}
+_NOT_KEPT = errors_of({404: "There is no such response, or no longer."})
 
 
 @router.post(

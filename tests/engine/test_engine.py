@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from gguf import GGMLQuantizationType as T
+from gguf import LlamaFileType
 
 from engine import (
     ContextLengthExceeded,
@@ -297,3 +299,22 @@ def test_a_long_chat_loses_its_oldest_turns(engine: Engine) -> None:
     assert (fitted.messages[0], fitted.messages[-1]) == (chat[0], chat[-1])
     assert len(fitted.prompt_ids) <= N_CTX - 32
     assert engine.encode_chat(fitted.messages) == fitted.prompt_ids
+
+
+@pytest.mark.parametrize(
+    ("file_type", "types", "told"),
+    [
+        (LlamaFileType.MOSTLY_Q4_K_M, {}, "Q4_K_M"),
+        (LlamaFileType.ALL_F32, {}, "F32"),
+        (LlamaFileType.MOSTLY_TQ1_0, {}, "TQ1_0"),
+        (None, {"token_embd": T.F16}, "IQ4_NL"),  # what most weights are in
+        (5, {}, "IQ4_NL"),  # no number that anybody knows
+    ],
+)
+def test_the_file_type_is_the_files_word_or_what_most_weights_are_in(
+    file_type: int | None, types: dict[str, T], told: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_tiny_gguf(path, type=T.IQ4_NL, types=types, n_layer=3, file_type=file_type)
+    with Engine(EngineConfig(path, disk_bytes=0, n_ctx=64)) as engine:
+        assert engine.model.file_type == told

@@ -5,6 +5,7 @@ and tile product.
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -15,6 +16,8 @@ from engine.kernels.simd import L
 from engine.kernels.tile import K_CHUNK, T, tile_bytes
 from engine.quants import QUANTS
 from engine.quants.base import FewInput, QuantType
+from tests.golden_cases import IDS, TENSOR_TYPES, GoldenCase, read_cases
+from tests.tiny_chat import chat_of, relative_rms, score
 
 types = pytest.mark.parametrize("quant", QUANTS.values(), ids=lambda q: q.name)
 
@@ -177,3 +180,20 @@ def test_tile_product(quant: QuantType, n_rows: int, n_x: int) -> None:
     np.testing.assert_array_equal(
         out[:n_x, n_rows:], np.repeat(out[:n_x, n_rows - 1 : n_rows], L - n_rows, 1)
     )
+
+
+CASES = read_cases(TENSOR_TYPES)
+
+
+def test_every_type_has_golden_logits() -> None:
+    assert {c.name for c in CASES if c.logits is not None} == {q.name for q in QUANTS.values()}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_logits_are_those_of_llama_cpp(case: GoldenCase, tmp_path: Path) -> None:
+    quant = QUANTS[int(case.model.type)]
+    # llama.cpp's inputs are f16 for F16 weights, bf16 for BF16 ones, and have 8 bits for integers.
+    apart = {"F32": 2e-3, "F16": 3e-3, "BF16": 1e-2}.get(quant.name, 5e-2)
+    with chat_of(case.write(tmp_path / "tiny.gguf")) as chat:
+        for chunk in (len(IDS), 1):
+            assert relative_rms(score(chat, IDS, chunk), case.logits) < apart, f"chunks of {chunk}"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from engine import ConfigError, EngineConfig, SamplingParams
+from engine import ConfigError, EngineConfig, LoraFile, SamplingParams
 from server.config import AppConfig, EngineSettings, SamplingSection, load_config
 
 ROOT_FILE = Path(__file__).resolve().parents[2] / "config.toml"
@@ -27,7 +27,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_root_file_lists_every_setting_with_its_default() -> None:
     listed = tomllib.loads(ROOT_FILE.read_text())
     defaults = {
-        name: field.default.model_dump()
+        name: field.default.model_dump(mode="json")
         for name, field in AppConfig.model_fields.items()
         if isinstance(field.default, BaseModel)
     }
@@ -245,3 +245,22 @@ def test_keys_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_config().server.api_keys == ["sk-one", "sk-two"]
     monkeypatch.setenv("RUSHLIGHT_SERVER__CORS_ORIGINS", '["*", "app://obsidian.md"]')
     assert load_config().server.cors_origins == ["*", "app://obsidian.md"]
+
+
+def test_adapters_come_from_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = (LoraFile(Path("a.gguf")), LoraFile(Path("b.gguf"), 0.5))
+    file = tmp_path / "my.toml"
+    file.write_text('[engine]\nlora = ["a.gguf", "b.gguf:0.5"]')
+    assert load_config(file).to_engine_config().lora == expected
+    flags = {"engine": {"lora": ["b.gguf:0.5"]}}
+    assert load_config(file, flags).to_engine_config().lora == expected[1:]
+    monkeypatch.setenv("RUSHLIGHT_ENGINE__LORA", "a.gguf,b.gguf:0.5")
+    assert load_config().to_engine_config().lora == expected
+
+
+def test_an_impossible_scale_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUSHLIGHT_ENGINE__LORA", "a.gguf,b.gguf:inf")
+    with pytest.raises(
+        ConfigError, match=r"RUSHLIGHT_ENGINE__LORA: engine\.lora\.1: lora = 'b\.gguf:inf'"
+    ):
+        load_config()

@@ -74,7 +74,7 @@ def test_prompt_longer_than_the_context(http: httpx.Client, n: int, stream: bool
     ("method", "path", "status", "code"),
     [
         ("GET", "/nothing", 404, "not_found"),
-        ("POST", "/v1/embeddings", 404, "not_found"),
+        ("POST", "/v1/images", 404, "not_found"),
         ("GET", CHAT, 405, "method_not_allowed"),
         ("POST", "/health", 405, "method_not_allowed"),
         ("GET", "/v1/models/other", 404, "model_not_found"),

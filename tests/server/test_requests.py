@@ -197,6 +197,13 @@ def test_unknown_fields_are_ignored_and_named(http: httpx.Client) -> None:
         assert named == "xyz, stream_options.colour, messages[].id"
 
 
+def test_a_name_that_is_no_header_value(http: httpx.Client) -> None:
+    """An empty one at the end would leave white space there, which HTTP forbids."""
+    body = {"messages": [{"role": "user", "content": "Hello"}], "0": 1, "": 1, " é\n": 1}
+    reply = http.post(CHAT, json=body)
+    assert reply.headers["x-rushlight-ignored"] == '0, "", %20%C3%A9%0A'
+
+
 def test_the_field_of_the_other_route_is_named(http: httpx.Client) -> None:
     for path, body, name, other in (
         (CHAT, {"prompt": "x"}, "prompt", "/v1/completions"),
