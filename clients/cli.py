@@ -243,8 +243,9 @@ def bench(
         ),
     ] = True,
 ) -> None:
-    """Measure the engine on this machine: tables on stderr, then a line of JSON for each number of
-    threads.
+    """Measure the engine on this machine.
+
+    Tables come on stderr, and on stdout a line of JSON for each number of threads.
     """
     from rich.console import Console
 

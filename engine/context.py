@@ -66,9 +66,12 @@ def fit_chat(messages: list[Message], encode: Encode, n_ctx: int, n_reply: int) 
 def next_turn_ids(messages: list[Message], encode: Encode) -> list[int]:
     """The tokens with which the next turn begins, whatever the user is going to say.
 
-    messages: the chat with its last reply, as a client sends it back.
+    messages: the chat with its last reply, as a client sends it back. After a reply that calls
+    tools their results come, and not the user.
     """
-    one, other = (encode([*messages, {"role": "user", "content": text}]) for text in ("a", "Z"))
+    calls = messages[-1].get("tool_calls")
+    speaker = {"role": "tool", "tool_call_id": calls[0]["id"]} if calls else {"role": "user"}
+    one, other = (encode([*messages, {**speaker, "content": text}]) for text in ("a", "Z"))
     return one[: _count_common(one, other)]
 
 

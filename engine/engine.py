@@ -23,7 +23,6 @@ from engine.config import EngineConfig
 from engine.context import FittedChat, fit_chat, next_turn_ids
 from engine.cpus import count_cpus
 from engine.errors import (
-    ChatTemplateError,
     ContextLengthExceeded,
     EngineFailed,
     GGUFError,
@@ -88,7 +87,7 @@ class Engine:
             self.tokenizer = Tokenizer.from_gguf(self._gguf, config.tokenizer_pre)
             self.chat_template = ChatTemplate.from_gguf(self._gguf, self.tokenizer)
             self.chat_format = ChatFormat.of(self.chat_template, self.tokenizer)
-            self._infill = InfillTokens.from_gguf(self._gguf, self.tokenizer.vocabulary)
+            self._infill = InfillTokens.of(self.tokenizer.vocabulary)
 
             report(LoadProgress("compiling kernels", 0, 1))
             # Here and not above: this brings Numba, half a second, and the next ones compile, which
@@ -262,10 +261,11 @@ class Engine:
     def fit_chat(self, messages: list[dict[str, Any]], n_reply: int, **template: Any) -> FittedChat:
         """A chat without so many of its oldest turns that n_reply tokens are left for the reply.
 
-        template: as for `encode_chat`. Raises ContextLengthExceeded and ChatTemplateError.
+        template: as for `render_chat`. Raises ContextLengthExceeded, ChatTemplateError and
+        InvalidRequest.
         """
         return fit_chat(
-            messages, lambda left: self.encode_chat(left, **template), self.model.n_ctx, n_reply
+            messages, lambda left: self.render_chat(left, **template).ids, self.model.n_ctx, n_reply
         )
 
     def prepare_next_turn(self, messages: list[dict[str, Any]], **template: Any) -> None:
@@ -274,11 +274,11 @@ class Engine:
         would have to be read again when the user waits.
 
         messages: the chat with its last reply, as a client sends it back; template: as for
-        `encode_chat`. Takes milliseconds; does nothing where the template refuses the chat.
+        `encode_chat`. Takes milliseconds; does nothing where the chat cannot be told to the model.
         """
         if not self.config.prepare_next_turn:
             return
-        with contextlib.suppress(ChatTemplateError):
+        with contextlib.suppress(InvalidRequest):
             ids = next_turn_ids(messages, lambda chat: self.encode_chat(chat, **template))
             self._worker.prepare(ids)
 

@@ -56,7 +56,8 @@ class ReplyParser:
         self._steps = self._reply()
         self.push(written)
         self._calls.n = 0
-        self._content.has_text = self._reasoning.has_text = False
+        self._content.restart()
+        self._reasoning.restart()
 
     def push(self, text: str) -> list[Delta]:
         """What is certain with this text."""
@@ -180,6 +181,10 @@ class Trimmed:
         """A mark stands here."""
         self._space = ""
         self._after_mark = True
+
+    def restart(self) -> None:
+        """What came so far is not ours to pass on, its space neither; a mark still counts."""
+        self._space, self.has_text = "", False
 
     def flush(self) -> None:
         """The text is over."""

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from concurrent.futures import Future
@@ -35,6 +36,8 @@ from engine.tokenizer import Tokenizer
 log = logging.getLogger("rushlight.engine")
 
 T = TypeVar("T")
+
+_MAX_PREPARED = 4  # prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,9 @@ class Worker:
         self._model, self._cache, self._pool, self._tokenizer = model, cache, pool, tokenizer
         self._scheduler, self._n_ctx, self._limits = scheduler, n_ctx, limits
         self._orphans = Orphans(limits.linger_s)
-        self._to_prepare: list[int] = []  # to be read while there is nothing else to do
+        # To be read while there is nothing else to do. Several: a chat's is not to be lost when its
+        # title is asked for right behind it.
+        self._to_prepare: deque[list[int]] = deque(maxlen=_MAX_PREPARED)
         self._is_preparing = False
         self._speed = Speed()
         self._estimator = Estimator(scheduler, cache, self._speed)
@@ -151,14 +156,10 @@ class Worker:
     def prepare(self, ids: Ids[int]) -> None:
         """Read the beginning of a prompt that is going to come, while there is nothing else to do.
 
-        The latest one counts. Never raises: nothing is lost but time.
+        Of many the latest few count. Never raises: nothing is lost but time.
         """
-
-        def set_ids() -> None:
-            self._to_prepare = list(ids[: self._n_ctx - 1])
-
         with contextlib.suppress(EngineClosed, EngineFailed):
-            self.call(set_ids)
+            self.call(lambda: self._to_prepare.append(list(ids[: self._n_ctx - 1])))
 
     def relieve(self, level: Level, n_bytes: int) -> None:
         """Memory is short (or no more): let idle chats leave, and keep the cache from growing."""
@@ -369,8 +370,8 @@ class Worker:
             self._is_preparing = True
             self._model.batch.allow()
         try:
-            if not self._runner.prepare(self._to_prepare):
-                self._to_prepare = []
+            if not self._runner.prepare(self._to_prepare[0]):
+                self._to_prepare.popleft()
         except Cancelled:
             pass  # later
         finally:

@@ -6,12 +6,14 @@ A route of any family is one call of `answer`. Knows no fields, no objects and n
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Request, Response
 
 from engine import ContextLengthExceeded, InvalidRequest
+from server import notes
 from server.ask import Ask
 from server.body import read_json_object
 from server.encoder import Encoder
@@ -53,8 +55,8 @@ async def answer_body(
     engine = services.loader.engine()
     record = RequestRecord.of(request)
     ask = translate(body, raw, services)
-    prepared = await asyncio.to_thread(prepare, engine, ask)
     try:
+        prepared = await asyncio.to_thread(prepare, engine, ask)
         reply = Reply(engine, prepared, services.metrics)
     except ContextLengthExceeded as error:
         error.param = body.prompt_field  # the engine cannot know what the field is called here
@@ -62,14 +64,17 @@ async def answer_body(
     encoder = make_encoder(body, engine)
     if body.stream:
         every_s = services.config.server.progress_every_s
-        return ReplyStream(reply, encoder, record, progress_every_s=every_s, headers=headers)
+        told = notes.headers(prepared.n_dropped, await reply.difference())
+        all_headers = {**headers, **told}
+        return ReplyStream(reply, encoder, record, progress_every_s=every_s, headers=all_headers)
     try:
         choices, ends = await while_connected(request.receive, reply.collect())
     finally:
         reply.cancel()
-    record.totals = Totals.of(ends)
+    record.totals = totals = Totals.of(ends)
     whole = encoder.whole(choices, ends)
-    return Response(whole.wire(), media_type="application/json", headers=headers)
+    told = notes.headers(totals.n_dropped, totals.difference)
+    return Response(whole.wire(), media_type="application/json", headers={**headers, **told})
 
 
 async def read_body(
@@ -90,6 +95,7 @@ async def read_body(
 def translate(body: RequestBody, raw: dict[str, Any], services: Services) -> Ask:
     """What `body` asks for; what is wrong with it is named as in `raw`. Raises: InvalidRequest."""
     try:
-        return body.ask(services.defaults)
+        ask = body.ask(services.defaults)
     except InvalidRequest as error:
         raise name_as_sent(error, type(body), raw) from None
+    return dataclasses.replace(ask, context_policy=body.wanted_policy)

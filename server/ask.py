@@ -12,6 +12,9 @@ from typing import Any, Literal
 
 from engine import RequestOptions, SamplingParams
 
+# What becomes of a chat that does not fit: it is refused, or loses its oldest turns.
+ContextPolicy = Literal["error", "slide"]
+
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
@@ -72,7 +75,8 @@ class ToolChoice:
 class Ask:
     """prompts: each is answered by itself; none: only that the model be there.
     n: choices for each prompt; best_of: how many to make of which
-    the n likeliest are shown; constraint: on each reply's text.
+    the n likeliest are shown; constraint: on each reply's text;
+    context_policy: None = config.toml's.
     """
 
     prompts: Sequence[ChatPrompt | TextPrompt]
@@ -82,3 +86,4 @@ class Ask:
     best_of: int | None = None
     constraint: Constraint | None = None
     tool_choice: ToolChoice = ToolChoice()
+    context_policy: ContextPolicy | None = None

@@ -20,7 +20,7 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from engine import EngineClosed, Failed, Finished, Generation, Phase, Progress
+from engine import EngineClosed, Failed, Finished, Generation, MemoryReport, Phase, Progress
 from server.errors import ModelLoading
 from server.loader import EngineLoader
 
@@ -113,6 +113,28 @@ class Metrics:
             ["kind"],
             registry=registry,
         )
+        self._memory_use = Gauge(
+            "rushlight_memory_bytes",
+            "What the process's memory is used for; absent while the model loads.",
+            ["use"],
+            registry=registry,
+        )
+        self._weights = Gauge(
+            "rushlight_weights_bytes",
+            "The model's file: 'mapped' all of it, 'cached' what the system has in memory.",
+            ["state"],
+            registry=registry,
+        )
+        self._kv_limit = Gauge(
+            "rushlight_kv_limit_bytes",
+            "What the keys and values of all chats may grow to now.",
+            registry=registry,
+        )
+        self._disk_cache = Gauge(
+            "rushlight_disk_cache_bytes",
+            "Chats on the disk.",
+            registry=registry,
+        )
         self._model = Gauge(
             "rushlight_model_info",
             "The model that is served; absent while it loads.",
@@ -147,13 +169,18 @@ class Metrics:
         if end.n_decoded > 1:
             self._tpot_s.observe(timings.decode_s / (end.n_decoded - 1))
 
-    def text(self) -> bytes:
-        """Everything as it is now, in the format that CONTENT_TYPE names."""
+    def text(self, report: MemoryReport | None) -> bytes:
+        """Everything as it is now, in the format that CONTENT_TYPE names.
+
+        report: the engine's; None while there is no engine.
+        """
         phases = [self._count_tokens(generation) for generation in self._open]
         self._waiting.set(phases.count(Phase.QUEUED))
         self._running.set(phases.count(Phase.PREFILL) + phases.count(Phase.DECODE))
         for kind, n_bytes in _resident_memory().items():
             self._memory.labels(kind).set(n_bytes)
+        if report:
+            self._note_memory(report)
         with contextlib.suppress(ModelLoading, EngineClosed):
             model = self._loader.engine().model
             self._model.labels(
@@ -164,6 +191,15 @@ class Metrics:
                 str(model.n_ctx),
             ).set(1)
         return generate_latest(self._registry)
+
+    def _note_memory(self, report: MemoryReport) -> None:
+        for use in ("weights", "libraries", "kv", "workspace", "process"):
+            self._memory_use.labels(use).set(getattr(report, use))
+        self._weights.labels("mapped").set(report.weights_mapped)
+        if report.weights_cached is not None:
+            self._weights.labels("cached").set(report.weights_cached)
+        self._kv_limit.set(report.kv_limit)
+        self._disk_cache.set(report.disk_cache)
 
     def _count_tokens(self, generation: Generation) -> Phase:
         """Count those that came since the last look; returns where the generation is now."""

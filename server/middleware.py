@@ -162,6 +162,10 @@ def _log_line(scope: Scope, record: RequestRecord, took_s: float) -> None:
         words.append(f"cached={totals.n_cached}")
         words.append(f"tokens={totals.n_decoded}")
     words.append(f"{took_s:.2f}s")
+    if totals and totals.n_dropped:
+        words.append(f"dropped: {totals.n_dropped} messages")
+    if totals and totals.difference:
+        words.append(f"cache: {totals.difference!s:.300}")
     if record.ignored:
         words.append(f"ignored: {record.ignored}")
     if record.error:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
+from engine import EngineClosed
 from server.errors import ApiError, ModelLoading
 from server.metrics import CONTENT_TYPE
 from server.openapi import errors_of
@@ -23,7 +27,7 @@ async def health(request: Request) -> Response:
     """
     loader = Services.of(request).loader
     try:
-        failure = loader.engine().failure
+        engine = loader.engine()
     except ModelLoading:
         progress = loader.progress
         return _json(
@@ -32,16 +36,25 @@ async def health(request: Request) -> Response:
             ),
             503,
         )
-    if failure is not None:
-        return _json(Health(status="failed", message=str(failure)), 503)
-    return _json(Health(status="ok"))
+    if engine.failure is not None:
+        return _json(Health(status="failed", message=str(engine.failure)), 503)
+    report = await asyncio.to_thread(engine.memory)
+    share: dict[str, Any] = {}
+    if report.weights_cached is not None:
+        share["weights_resident"] = round(report.weights_cached / report.weights_mapped, 3)
+    return _json(Health(status="ok", running=engine.n_running, waiting=engine.n_waiting, **share))
 
 
 @router.head("/metrics", include_in_schema=False)
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Counters and gauges in Prometheus' text format, while the model loads too."""
-    return Response(Services.of(request).metrics.text(), media_type=CONTENT_TYPE)
+    services = Services.of(request)
+    try:
+        report = await asyncio.to_thread(services.loader.engine().memory)
+    except (ModelLoading, EngineClosed):
+        report = None
+    return Response(services.metrics.text(report), media_type=CONTENT_TYPE)
 
 
 @router.head("/v1/models", include_in_schema=False)

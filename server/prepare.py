@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from engine import (
     ContentDelta,
     Delta,
+    FittedChat,
     InvalidRequest,
     RenderedChat,
     ReplyRules,
@@ -21,9 +22,14 @@ from engine import (
 )
 from server.ask import Ask, ChatPrompt, TextPrompt
 from server.errors import ApiError
+from server.next_turn import OpenChat
 
 if TYPE_CHECKING:
     from engine import Engine
+
+# Of a chat that loses turns a reply may have this part of the context, or max_tokens if those are
+# fewer: with more, clients that always ask for much would have short chats.
+_LEAST_ROOM: Final = 4
 
 
 class Parser(Protocol):
@@ -57,13 +63,15 @@ class Echo:
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
     """ids: of the prompt; parser: makes a fresh one for each choice; echo: what stands before each
-    reply.
+    reply; chat: what may go on; n_dropped: messages that had no place.
     """
 
     ids: list[int]
     options: RequestOptions
     parser: Callable[[], Parser]
     echo: Echo | None = None
+    chat: OpenChat | None = None
+    n_dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,11 @@ class Prepared:
     n: int = 1
     n_made: int = 1
     parallel_calls: bool = True
+
+    @property
+    def n_dropped(self) -> int:
+        """Messages that had no place, of all prompts."""
+        return sum(prompt.n_dropped for prompt in self.prompts)
 
 
 def prepare(engine: Engine, ask: Ask) -> Prepared:
@@ -97,18 +110,33 @@ def prepare(engine: Engine, ask: Ask) -> Prepared:
 
 def render(engine: Engine, prompt: ChatPrompt) -> RenderedChat:
     """A conversation as the model reads it. Raises: InvalidRequest, ChatTemplateError."""
-    return engine.render_chat(
-        prompt.messages,
-        add_generation_prompt=prompt.add_generation_prompt,
-        tools=prompt.tools or None,
-        documents=prompt.documents or None,
-        template_kwargs=_template_kwargs(engine, prompt),
-        continue_last=prompt.continue_last,
-    )
+    return engine.render_chat(prompt.messages, **_template(engine, prompt), **_ending(prompt))
+
+
+def _template(engine: Engine, prompt: ChatPrompt) -> dict[str, Any]:
+    """What the template gets beside the messages, as `Engine.render_chat` calls it."""
+    return {
+        "tools": prompt.tools or None,
+        "documents": prompt.documents or None,
+        "template_kwargs": _template_kwargs(engine, prompt),
+    }
+
+
+def _ending(prompt: ChatPrompt) -> dict[str, Any]:
+    """How the prompt ends, as `Engine.render_chat` calls it."""
+    return {
+        "add_generation_prompt": prompt.add_generation_prompt,
+        "continue_last": prompt.continue_last,
+    }
 
 
 def _prepare_prompt(engine: Engine, ask: Ask, prompt: ChatPrompt | TextPrompt) -> PreparedPrompt:
     if isinstance(prompt, TextPrompt):
+        if ask.context_policy == "slide":
+            raise InvalidRequest(
+                "context_policy: a text has no turns that could be dropped; a chat has",
+                "context_policy",
+            )
         ids = _text_ids(engine, prompt)
         options = _constrained(engine, ask, None, ())
         if not prompt.echo:
@@ -116,15 +144,27 @@ def _prepare_prompt(engine: Engine, ask: Ask, prompt: ChatPrompt | TextPrompt) -
         if ask.params.n_probs is not None:
             options = dataclasses.replace(options, prompt_logprobs=True)
         return PreparedPrompt(ids, options, PlainParser, _echo(engine, prompt, ids))
-    rendered = render(engine, prompt)
-    tail = engine.chat_format.prompt_tail(rendered.ids)
-    options = _constrained(engine, ask, rendered.ids, prompt.tools)
+    chat = _fit(engine, ask, prompt)
+    tail = engine.chat_format.prompt_tail(chat.prompt_ids)
+    options = _constrained(engine, ask, chat.prompt_ids, prompt.tools)
     visible = options.visible_ids | engine.chat_format.visible_ids
     return PreparedPrompt(
-        rendered.ids,
+        chat.prompt_ids,
         dataclasses.replace(options, visible_ids=visible),
         lambda: engine.chat_format.parser(tail, prompt.tools),
+        chat=OpenChat(chat.messages, _template(engine, prompt), prompt.continue_last),
+        n_dropped=chat.n_dropped,
     )
+
+
+def _fit(engine: Engine, ask: Ask, prompt: ChatPrompt) -> FittedChat:
+    """The chat as tokens; without its oldest turns, where it is too long and that is asked for."""
+    messages = [dict(message) for message in prompt.messages]
+    if (ask.context_policy or engine.config.context_policy) != "slide":
+        return FittedChat(messages, render(engine, prompt).ids, 0)
+    most = engine.model.n_ctx // _LEAST_ROOM
+    n_reply = min(ask.params.max_tokens or most, most)
+    return engine.fit_chat(messages, n_reply, **_template(engine, prompt), **_ending(prompt))
 
 
 def _constrained(

@@ -19,6 +19,7 @@ from starlette.types import Receive
 from engine import (
     ContentDelta,
     Delta,
+    Difference,
     EngineClosed,
     Event,
     Failed,
@@ -41,27 +42,31 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LOOK_S = 0.05  # that a stream waits for the engine to look into its cache, where it is idle
+
 
 class Reply:
     """Events of one request. All choices of the first prompt come first, then the second's."""
 
     def __init__(self, engine: Engine, prepared: Prepared, metrics: Metrics) -> None:
         """Submit everything. Raises: what `Engine.submit` raises."""
+        self._engine = engine
         self._metrics = metrics
         self._prepared = prepared
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()  # bounded by max_tokens
         self._generations: list[Generation] = []
         self._takers: list[_Taker] = []
+        self._made: list[Choice] = []  # so far
         try:
             for prompt in prepared.prompts:
                 for number in range(prepared.n_made):
-                    self._submit(engine, prompt, number)
+                    self._submit(prompt, number)
         except Exception:
             self.cancel()
             raise
 
-    def _submit(self, engine: Engine, prompt: PreparedPrompt, number: int) -> None:
+    def _submit(self, prompt: PreparedPrompt, number: int) -> None:
         index = len(self._generations)
 
         def on_event(event: Event) -> None:
@@ -71,8 +76,9 @@ class Reply:
         params = self._prepared.params
         if params.seed is not None:  # each choice its own, and the same ones next time
             params = dataclasses.replace(params, seed=(params.seed + number) & (2**63 - 1))
-        generation = engine.submit(prompt.ids, params, on_event, prompt.options)
+        generation = self._engine.submit(prompt.ids, params, on_event, prompt.options)
         self._generations.append(generation)
+        self._made.append(Choice())
         one_call = not self._prepared.parallel_calls
         self._takers.append(_Taker(index, prompt, is_repeat=number > 0, one_call=one_call))
         self._metrics.generation_started(generation)
@@ -101,6 +107,18 @@ class Reply:
                 return index, progress
         return len(all_progress) - 1, all_progress[-1]
 
+    async def difference(self) -> Difference | None:
+        """Where the prompt parts from the cached chat that it seems to continue, if that can be
+        told before the reply begins: not while others are ahead.
+        """
+        limit = self._loop.time() + _LOOK_S
+        while self._generations and self._loop.time() < limit:
+            now = self._generations[0].progress()
+            if now.phase is not Phase.QUEUED or now.n_ahead:
+                return self._generations[0].difference
+            await asyncio.sleep(_LOOK_S / 50)
+        return None
+
     async def events(self, every_s: float) -> AsyncIterator[Piece | Ended | None]:
         """All events, until each choice is complete. None when there is nothing to tell: after
         `every_s` of silence, or when a token's text is held back.
@@ -124,26 +142,33 @@ class Reply:
                 n_open -= 1
             taken = list(self._takers[index].take(event))
             for some in taken:
+                if isinstance(some, Piece):
+                    self._made[index].add(some)
+                else:
+                    self._made[index].end = some
                 yield some
             if self._takers[index].is_over:
                 self._generations[index].cancel()
             if not taken:
                 yield None
+        self._prepare_next_turn()
+
+    def _prepare_next_turn(self) -> None:
+        """Where it is clear what a next turn would go on from."""
+        chat = self._prepared.prompts[0].chat if self.n_choices == 1 else None
+        if chat:
+            turn = chat.prepare_next_turn
+            self._loop.run_in_executor(None, turn, self._engine, self._made[0])
 
     async def collect(self) -> tuple[list[Choice], list[Ended]]:
         """The choices to show, in order, and the ends of all that were made. Raises: EngineError"""
-        made = [Choice() for _ in self._generations]
-        async for event in self.events(every_s=60):
-            match event:
-                case Piece():
-                    made[event.index].add(event)
-                case Ended():
-                    made[event.index].end = event
-        return list(self._best(made)), [choice.ended for choice in made]
+        async for _ in self.events(every_s=60):
+            pass
+        return list(self._best()), [choice.ended for choice in self._made]
 
-    def _best(self, made: list[Choice]) -> Iterator[Choice]:
+    def _best(self) -> Iterator[Choice]:
         """Of each prompt's choices the likeliest, in the order of their likelihood."""
-        n, n_made = self._prepared.n, self._prepared.n_made
+        made, n, n_made = self._made, self._prepared.n, self._prepared.n_made
         if n == n_made:
             yield from made
             return
@@ -196,7 +221,14 @@ class _Taker:
             return
         stopped = event.finish_reason is FinishReason.STOP
         yield from self._piece(event.text, is_last=True, stopped=stopped)
-        yield Ended(self._index, self._reason(event), event, self._n_reasoning, self._is_repeat)
+        yield Ended(
+            self._index,
+            self._reason(event),
+            event,
+            self._n_reasoning,
+            self._is_repeat,
+            self._prompt.n_dropped,
+        )
 
     def _echo_tokens(self) -> tuple[Token, ...]:
         """Those of the prompt with their scores, where it was scored; nothing scores its first."""

@@ -13,6 +13,7 @@ from typing import Literal
 from engine import (
     ContentDelta,
     Delta,
+    Difference,
     Finished,
     ReasoningDelta,
     Token,
@@ -38,6 +39,7 @@ class Ended:
 
     finished: the engine's last event. n_reasoning: tokens that were thinking.
     is_repeat: its prompt is another choice's too, which counts it.
+    n_dropped: messages that its prompt is without.
     """
 
     index: int
@@ -45,6 +47,7 @@ class Ended:
     finished: Finished
     n_reasoning: int = 0
     is_repeat: bool = False
+    n_dropped: int = 0
 
 
 @dataclass(slots=True)
@@ -100,6 +103,8 @@ class Totals:
     n_reused: int  # prompt tokens that were not, for all choices
     n_decoded: int
     n_reasoning: int  # of them
+    n_dropped: int  # messages of all prompts that had no place
+    difference: Difference | None  # the first one, if there is any
     prefill_s: float
     decode_s: float
 
@@ -116,6 +121,8 @@ class Totals:
             n_reused=n_reused,
             n_decoded=sum(f.n_decoded for f in finished),
             n_reasoning=sum(end.n_reasoning for end in all_ends),
+            n_dropped=sum(end.n_dropped for end in all_ends if not end.is_repeat),
+            difference=next((f.difference for f in finished if f.difference), None),
             prefill_s=sum(f.timings.prefill_s for f in finished),
             decode_s=sum(f.timings.decode_s for f in finished),
         )

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from engine import SamplingParams
 from server import known_fields
-from server.ask import Ask
+from server.ask import Ask, ContextPolicy
 
 Object = dict[str, Any]
 
@@ -56,6 +56,14 @@ class RequestBody(RequestObject):
     prompt_field: ClassVar[str] = "messages"  # what to shorten when the prompt is too long
 
     stream: bool = False
+    context_policy: ContextPolicy | None = (
+        None  # for a chat that does not fit; None = config.toml's
+    )
+
+    @property
+    def wanted_policy(self) -> ContextPolicy | None:
+        """What is asked for, by whatever name."""
+        return self.context_policy
 
     def ask(self, defaults: SamplingParams) -> Ask:
         """What this asks of the engine; `defaults` where it says nothing.

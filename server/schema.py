@@ -35,13 +35,19 @@ class ModelList(WireObject):
 
 
 class Health(WireObject):
-    """`stage`, `done` and `total` are there while the model loads, `message` when it failed."""
+    """`stage`, `done` and `total` are there while the model loads, `message` when it failed, the
+    rest when all is well. weights_resident: how much of the model's file the system has in memory,
+    from 0 to 1: the rest is read from the disk first. Absent where the system does not tell.
+    """
 
     status: Literal["ok", "loading", "failed"]
     stage: str | None = None
     done: int | None = None
     total: int | None = None
     message: str | None = None
+    running: int | None = None
+    waiting: int | None = None
+    weights_resident: float | None = None
 
 
 class ErrorBody(WireObject):

@@ -19,6 +19,7 @@ from engine import (
     ChatMemory,
     ChatTemplateError,
     ContextLengthExceeded,
+    Difference,
     EngineClosed,
     EngineConfig,
     EngineError,
@@ -28,6 +29,7 @@ from engine import (
     Failed,
     Finished,
     FinishReason,
+    FittedChat,
     Generation,
     InvalidRequest,
     MemoryReport,
@@ -41,6 +43,7 @@ from engine import (
     SamplingParams,
     Timings,
     Token,
+    context,
 )
 from engine.chat_messages import normalise_messages
 from engine.reply_parser import ReplyParser
@@ -135,9 +138,12 @@ class FakeEngine:
         *,
         n_ctx: int = 512,
         max_waiting: int = 32,
+        context_policy: str = "error",
     ) -> None:
         self.script = script
-        self.config = EngineConfig("fake.gguf", n_ctx=n_ctx, max_waiting=max_waiting)
+        self.config = EngineConfig(
+            "fake.gguf", n_ctx=n_ctx, max_waiting=max_waiting, context_policy=context_policy
+        )
         self.model = ModelInfo(
             name="fake-1b",
             path=Path("fake.gguf"),
@@ -157,6 +163,7 @@ class FakeEngine:
         self.submitted: list[Generation] = []
         self.embedded: list[list[int]] = []
         self.chats: list[dict[str, Any]] = []  # the arguments of each render_chat
+        self.next_turns: list[dict[str, Any]] = []  # the arguments of each prepare_next_turn
         self.ends: dict[int, tuple[Event, float]] = {}  # id -> last event, and when
         self._waiting: list[_Job] = []
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -219,6 +226,15 @@ class FakeEngine:
         text += "<assistant>" * opens
         return RenderedChat(text, self.encode_prompt(text))
 
+    def fit_chat(self, messages: list[dict[str, Any]], n_reply: int, **template: Any) -> FittedChat:
+        return context.fit_chat(
+            messages, lambda left: self.render_chat(left, **template).ids, self.model.n_ctx, n_reply
+        )
+
+    def prepare_next_turn(self, messages: list[dict[str, Any]], **template: Any) -> None:
+        """Nothing but to note it: here all prompts take the same time."""
+        self.next_turns.append({"messages": messages, **template})
+
     def encode_text(self, text: str) -> list[int]:
         return [*self.encode_prompt(text), EOS] if text else []
 
@@ -243,12 +259,14 @@ class FakeEngine:
         return Estimate(n, n_cached, 0, 0.0, (n - n_cached) / 100, n_reply / 10)
 
     def memory(self) -> MemoryReport:
-        return MemoryReport(1, 2, 3, 4, 5, 6, None, 7, 8, (ChatMemory(7, 700, False),))
+        return MemoryReport(1, 2, 3, 4, 5, 8, 6, 7, 8, (ChatMemory(7, 700, False),))
 
     def chats(self) -> tuple[ChatMemory, ...]:
         return self.memory().chats
 
-    n_running = 0
+    @property
+    def n_running(self) -> int:
+        return int(self._current is not None)
 
     def embed(self, ids: Sequence[int], cancelled: threading.Event) -> list[float]:
         """How often each of the first 64 bytes' values modulo 64 stands there."""
@@ -359,6 +377,7 @@ class FakeEngine:
         script = self.script(prompt) if callable(self.script) else self.script
         start = time.monotonic()
         job.n_cached = job.n_prefilled = self._common_prefix(generation.prompt_ids)
+        generation.difference = self._difference(job.n_cached, generation.prompt_ids)
         self._last_prompt = generation.prompt_ids
         job.enter(Phase.PREFILL)
         n_left = len(generation.prompt_ids) - job.n_prefilled
@@ -414,7 +433,14 @@ class FakeEngine:
         n_prompt = len(job.generation.prompt_ids)
         timings = Timings(0.0, 0.002, max(time.monotonic() - start, 0.001))
         return Finished(
-            reason, tail, n_prompt, job.n_cached, job.n_decoded, timings, stop_string=stop_string
+            reason,
+            tail,
+            n_prompt,
+            job.n_cached,
+            job.n_decoded,
+            timings,
+            job.generation.difference,
+            stop_string,
         )
 
     def _common_prefix(self, prompt_ids: list[int]) -> int:
@@ -424,6 +450,14 @@ class FakeEngine:
                 break
             n += 1
         return n
+
+    def _difference(self, n: int, prompt_ids: list[int]) -> Difference | None:
+        """As the real one: where more than half of the last prompt is equal, but not all."""
+        last = self._last_prompt
+        if 2 * n <= len(last) or n >= min(len(last), len(prompt_ids) - 1):
+            return None
+        around = slice(n - 8, n + 8)
+        return Difference(n, _text(last[around]), _text(prompt_ids[around]))
 
     def _progress(self, job: _Job) -> Progress:
         waiting = self._waiting

@@ -35,9 +35,9 @@ from server.anthropic.schema import (
 )
 from server.errors import ApiError
 from server.framing import ServerSentEvents
+from server.notes import summary
 from server.progress import Status
 from server.reply_events import Choice, Ended, Piece, Totals
-from server.timings import WireTimings
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -69,7 +69,7 @@ class MessageEncoder:
             content=list(_blocks(choice)),
             **self._stop(choice.ended).model_dump(),
             usage=Usage.of(totals),
-            timings=WireTimings.of(totals),
+            **summary(totals),
         )
 
     def opening(self) -> Iterator[Event]:
@@ -93,7 +93,7 @@ class MessageEncoder:
             type="message_delta",
             delta=self._stop(end),
             usage=Usage.of(totals),
-            timings=WireTimings.of(totals),
+            **summary(totals),
         )
 
     def closing(self, ends: Sequence[Ended]) -> Iterator[Event]:

@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import RootModel
 
+from server.notes import Notes
 from server.reply_events import Totals
 from server.timings import WireTimings
 from server.wire_object import WireObject
@@ -64,6 +65,7 @@ class ReplyMessage(WireObject):
     stop_sequence: str | None
     usage: Usage
     timings: WireTimings | None = None
+    rushlight: Notes | None = None
 
 
 class CountedTokens(WireObject):
@@ -131,6 +133,7 @@ class MessageDelta(WireObject):
     delta: Stop
     usage: Usage
     timings: WireTimings
+    rushlight: Notes | None = None
 
 
 class MessageStop(WireObject):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from engine import ContentDelta, ReasoningDelta
 from server.errors import ApiError
 from server.framing import JsonLines
+from server.notes import Notes, summary
 from server.ollama.errors import OllamaError, ollama_error
 from server.openai.logprobs import ChatLogprobs, TokenLogprob
 from server.progress import Status
@@ -56,6 +57,7 @@ class Line(WireObject):
     eval_duration: int | None = None
     logprobs: list[TokenLogprob] | None = None
     timings: WireTimings | None = None
+    rushlight: Notes | None = None
 
 
 class ChatLine(Line):
@@ -155,7 +157,7 @@ class OllamaEncoder(Generic[AnyLine]):
             prompt_eval_duration=round(totals.prefill_s * 1e9),
             eval_count=totals.n_decoded,
             eval_duration=round(totals.decode_s * 1e9),
-            timings=WireTimings.of(totals),
+            **summary(totals),
             **more,
         )
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from server.errors import ApiError, openai_error
 from server.framing import ServerSentEvents
+from server.notes import summary
 from server.openai.fields import CompletionFields
 from server.openai.schema import PromptProgress, Usage
 from server.progress import Status
 from server.reply_events import Ended, Totals
 from server.schema import Error
-from server.timings import WireTimings
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -46,13 +46,13 @@ class ReplyHead:
     def _sums(self, ends: Sequence[Ended]) -> dict[str, Any]:
         """What stands in the last object of a reply."""
         totals = Totals.of(ends)
-        return {"usage": Usage.of(totals), "timings": WireTimings.of(totals)}
+        return {"usage": Usage.of(totals), **summary(totals)}
 
     def _end(self, ends: Sequence[Ended] | None) -> dict[str, Any]:
         """What stands at the end of a choice. ends: given where it is the last one."""
         if ends is None or self._include_usage:
             return self._no_usage
-        return {"timings": WireTimings.of(Totals.of(ends))}
+        return summary(Totals.of(ends))
 
     def _progress(self, status: Status) -> dict[str, Any]:
         return {**self._no_usage, "prompt_progress": PromptProgress.of(status)}

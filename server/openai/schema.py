@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
+from server.notes import Notes
 from server.openai.logprobs import ChatLogprobs, TextLogprobs
 from server.progress import Status
 from server.reply_events import EndReason, Totals
@@ -96,6 +97,7 @@ class ChatCompletion(WireObject):
     choices: list[ChatChoice]
     usage: Usage
     timings: WireTimings
+    rushlight: Notes | None = None
 
 
 class FunctionDelta(WireObject):
@@ -134,6 +136,7 @@ class ChatCompletionChunk(WireObject):
     choices: list[ChatChunkChoice]
     usage: Usage | None = None
     timings: WireTimings | None = None
+    rushlight: Notes | None = None
     prompt_progress: PromptProgress | None = None
 
 
@@ -156,4 +159,5 @@ class TextCompletion(WireObject):
     choices: list[TextChoice]
     usage: Usage | None = None
     timings: WireTimings | None = None
+    rushlight: Notes | None = None
     prompt_progress: PromptProgress | None = None

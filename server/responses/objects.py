@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from engine import ContentDelta, Delta, ReasoningDelta, Token, ToolCallDelta, ToolCallStart
 from server.errors import ApiError, openai_error
 from server.framing import ServerSentEvents
+from server.notes import summary
 from server.openai.logprobs import ChatLogprobs, TokenLogprob
 from server.openai.schema import PromptProgress
 from server.progress import Status as WaitingStatus
@@ -28,7 +29,6 @@ from server.responses.schema import (
     StreamEvent,
     Usage,
 )
-from server.timings import WireTimings
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -54,7 +54,6 @@ class ResponseEncoder:
             "background": False,
             "error": None,
             "model": engine.model.name,
-            "truncation": "disabled",
             **echo,
         }
         self._keep = keep
@@ -181,7 +180,7 @@ class ResponseEncoder:
         response = self._response(
             "incomplete" if is_cut else "completed",
             usage=Usage.of(totals),
-            timings=WireTimings.of(totals),
+            **summary(totals),
             completed_at=int(time.time()),
         )
         self._keep(response)

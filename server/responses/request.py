@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AliasChoices, BeforeValidator, Field, PrivateAttr
 
 from engine import InvalidRequest, SamplingParams
-from server.ask import Ask, ChatPrompt, Constraint
+from server.ask import Ask, ChatPrompt, Constraint, ContextPolicy
 from server.openai.fields import MAX_LOGPROBS
 from server.openai.tools import (
     MAX_TOOLS,
@@ -124,7 +124,6 @@ class ResponsesRequest(SamplingFields, RequestBody):
         "max_tool_calls": (),
         "moderation": (),
         "prompt": (),
-        "truncation": ("disabled",),
     }
     without_effect: ClassVar[frozenset[str]] = frozenset(
         {
@@ -155,6 +154,7 @@ class ResponsesRequest(SamplingFields, RequestBody):
         None  # thinking is not encrypted: its content is always there
     )
     stream_options: ResponseStreamOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
 
     _earlier: list[Object] = PrivateAttr(default_factory=list)
 
@@ -170,6 +170,12 @@ class ResponsesRequest(SamplingFields, RequestBody):
     @property
     def wants_logprobs(self) -> bool:
         return bool(self.top_logprobs) or _LOGPROBS in (self.include or ())
+
+    @property
+    def wanted_policy(self) -> ContextPolicy | None:
+        """OpenAI's name for it is `truncation`."""
+        asked: dict[str, ContextPolicy] = {"auto": "slide", "disabled": "error"}
+        return super().wanted_policy or asked.get(self.truncation or "")
 
     def ask(self, defaults: SamplingParams) -> Ask:
         messages = chat_messages(self.items, self.instructions, len(self._earlier))
@@ -214,6 +220,7 @@ class ResponsesRequest(SamplingFields, RequestBody):
             "tool_choice": choice,
             "tools": [tool.model_dump() for tool in self.tools or ()],
             "top_p": params.top_p,
+            "truncation": "auto" if self.wanted_policy == "slide" else "disabled",
         }
 
     def unknown_keys_inside(self) -> Iterator[str]:

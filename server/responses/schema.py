@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import RootModel
 
+from server.notes import Notes
 from server.openai.logprobs import TokenLogprob
 from server.openai.schema import PromptProgress
 from server.reply_events import Totals
@@ -110,9 +111,10 @@ class ResponseObject(WireObject):
     tool_choice: Any
     tools: list[Any]
     top_p: float
-    truncation: Literal["disabled"]
+    truncation: Literal["auto", "disabled"]
     usage: Usage | None
     timings: WireTimings | None = None
+    rushlight: Notes | None = None
 
 
 class DeletedResponse(WireObject):

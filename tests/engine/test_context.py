@@ -73,6 +73,20 @@ def test_a_last_turn_that_is_too_long_is_refused(messages: list[Message]) -> Non
     assert refused.value.n_prompt == 303
 
 
+def test_after_calls_their_results_come() -> None:
+    seen: list[Message] = []
+
+    def note(messages: list[Message]) -> list[int]:
+        seen.append(messages[-1])
+        return encode(messages)
+
+    call = {"id": "call_7", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [*chat(1), {**say("assistant", ""), "tool_calls": [call]}]
+    ids = next_turn_ids(messages, note)
+    assert {(m["role"], m["tool_call_id"]) for m in seen} == {("tool", "call_7")}
+    assert ids == encode([*messages, say("tool", "")])[:-2]
+
+
 def test_the_next_turn_begins_with_all_but_the_users_words() -> None:
     messages = chat(1)
     ids = next_turn_ids(messages, encode)

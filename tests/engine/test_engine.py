@@ -289,6 +289,18 @@ def test_an_answer_behind_dropped_thinking_is_read_in_idle_time(tmp_path: Path) 
         assert run(engine, later, params)[0] == found
 
 
+def test_what_is_asked_behind_a_chat_does_not_cost_it_its_preparation(engine: Engine) -> None:
+    chats = [[{"role": "user", "content": f"{topic} " * 9}] for topic in ("sky", "title")]
+    for chat in chats:
+        chat.append({"role": "assistant", "content": "It is so."})
+        engine.prepare_next_turn(chat)
+    prompts = [engine.encode_chat([*chat, {"role": "user", "content": "And?"}]) for chat in chats]
+    limit = time.monotonic() + 10
+    while any(engine.estimate(ids).n_cached < len(ids) - 40 for ids in prompts):
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
 def test_a_long_chat_loses_its_oldest_turns(engine: Engine) -> None:
     chat = [{"role": "system", "content": "Be brief."}]
     for i in range(9):

@@ -48,6 +48,8 @@ def read(text: str, written: str = "", n: int = 1) -> tuple[str, str]:
         ("<think>", "a </thin", "a </thin", ""),
         ("", "<b>a</b> < b", "", "<b>a</b> < b"),
         ("Once", " upon", "", " upon"),
+        ("Once ", "upon", "", "upon"),
+        ("<think>Once ", "upon</think> a", "upon", "a"),
     ],
 )
 def test_thinking(written: str, text: str, reasoning: str, content: str, n: int) -> None:

@@ -100,7 +100,7 @@ def test_the_file_in_the_working_directory_is_read(tmp_path: Path) -> None:
         ("[server]\nport = 'x'", "my.toml: server.port: .*integer"),
         ("[server]\nhost = 5", "my.toml: server.host: .*string"),
         ("[server]\nunknown_fields = 'maybe'", "'ignore' or 'refuse' .it is 'maybe'."),
-        ("[engine]\nn_ctx = -4", "my.toml: engine.n_ctx: n_ctx = -4 is outside"),
+        ("[engine]\nn_ctx = -4", "my.toml: engine.n_ctx: n_ctx = -4 is outside 0..16777216"),
         ("[queue]\ntimeout_s = -1", "queue.timeout_s: timeout_s = -1.0 is outside 0"),
         ("[scheduler]\npolicy = 'lifo'", "scheduler.policy: policy = 'lifo' is none of fcfs, sjf"),
         ("[cache]\nmemory = '1.5 GX'", "cache.memory: is not a size like 512MB .*it is '1.5 GX'"),
@@ -222,6 +222,25 @@ def test_nothing_can_be_changed_later() -> None:
         config.server.port = 1
 
 
+def test_adapters_come_from_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = (LoraFile(Path("a.gguf")), LoraFile(Path("b.gguf"), 0.5))
+    file = tmp_path / "my.toml"
+    file.write_text('[engine]\nlora = ["a.gguf", "b.gguf:0.5"]')
+    assert load_config(file).to_engine_config().lora == expected
+    flags = {"engine": {"lora": ["b.gguf:0.5"]}}
+    assert load_config(file, flags).to_engine_config().lora == expected[1:]
+    monkeypatch.setenv("RUSHLIGHT_ENGINE__LORA", "a.gguf,b.gguf:0.5")
+    assert load_config().to_engine_config().lora == expected
+
+
+def test_an_impossible_scale_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUSHLIGHT_ENGINE__LORA", "a.gguf,b.gguf:inf")
+    with pytest.raises(
+        ConfigError, match=r"RUSHLIGHT_ENGINE__LORA: engine\.lora\.1: lora = 'b\.gguf:inf'"
+    ):
+        load_config()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -246,22 +265,3 @@ def test_keys_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_config().server.api_keys == ["sk-one", "sk-two"]
     monkeypatch.setenv("RUSHLIGHT_SERVER__CORS_ORIGINS", "*,app://obsidian.md")
     assert load_config().server.cors_origins == ["*", "app://obsidian.md"]
-
-
-def test_adapters_come_from_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = (LoraFile(Path("a.gguf")), LoraFile(Path("b.gguf"), 0.5))
-    file = tmp_path / "my.toml"
-    file.write_text('[engine]\nlora = ["a.gguf", "b.gguf:0.5"]')
-    assert load_config(file).to_engine_config().lora == expected
-    flags = {"engine": {"lora": ["b.gguf:0.5"]}}
-    assert load_config(file, flags).to_engine_config().lora == expected[1:]
-    monkeypatch.setenv("RUSHLIGHT_ENGINE__LORA", "a.gguf,b.gguf:0.5")
-    assert load_config().to_engine_config().lora == expected
-
-
-def test_an_impossible_scale_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RUSHLIGHT_ENGINE__LORA", "a.gguf,b.gguf:inf")
-    with pytest.raises(
-        ConfigError, match=r"RUSHLIGHT_ENGINE__LORA: engine\.lora\.1: lora = 'b\.gguf:inf'"
-    ):
-        load_config()

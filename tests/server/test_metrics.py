@@ -262,3 +262,13 @@ def test_it_is_described(http: httpx.Client) -> None:
     assert described["responses"]["200"]["content"] == {
         "text/plain": {"schema": {"type": "string"}}
     }
+
+
+def test_what_memory_is_used_for(metrics: Metrics, engine: FakeEngine) -> None:
+    report = engine.memory()
+    for use in ("weights", "libraries", "kv", "workspace", "process"):
+        assert metrics("memory_bytes", use=use) == getattr(report, use) > 0
+    assert metrics("weights_bytes", state="mapped") == report.weights_mapped
+    assert metrics("weights_bytes", state="cached") == report.weights_cached
+    assert metrics("kv_limit_bytes") == report.kv_limit
+    assert metrics("disk_cache_bytes") == report.disk_cache

@@ -280,7 +280,7 @@ def test_logprobs(client: openai.OpenAI, run: Any) -> None:
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"reasoning": {"effort": "a lot"}}, "reasoning.effort"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "left"}, "truncation"),
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
