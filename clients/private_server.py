@@ -51,7 +51,7 @@ def private_server(
             env={
                 **os.environ,
                 "PYTHONPATH": _python_path(),
-                "RUSHLIGHT_SERVER__API_KEYS": f'["{api_key}"]',
+                "RUSHLIGHT_SERVER__API_KEYS": api_key,
             },
             preexec_fn=_die_with_parent,
         )

@@ -30,7 +30,7 @@ ERRORS: Final = {
 
 # And any that only tells.
 TELLING_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": Error, "description": ERRORS[status]} for status in (500, 503)
+    status: {"model": Error, "description": ERRORS[status]} for status in (401, 500, 503)
 }
 
 

@@ -246,7 +246,8 @@ def test_an_impossible_scale_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("api_keys = ['']", "server.api_keys.0: "),
         ("api_keys = ['two words']", "server.api_keys.0: "),
-        ("api_keys = 'sk-one'", "server.api_keys: .*list"),
+        ("api_keys = 5", "server.api_keys: .*list"),
+        ("api_keys = ['a,b', 'c']", "server.api_keys.0: "),
         ("cors_origins = ['localhost:3000']", "server.cors_origins.0: "),
         ("cors_origins = ['http://localhost:3000/']", "server.cors_origins.0: "),
         ("cors_origins = ['http://a/*']", "server.cors_origins.0: "),
@@ -260,7 +261,7 @@ def test_keys_and_origins_that_could_never_match(tmp_path: Path, text: str, mess
 
 
 def test_keys_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RUSHLIGHT_SERVER__API_KEYS", '["sk-one", "sk-two"]')
+    monkeypatch.setenv("RUSHLIGHT_SERVER__API_KEYS", "sk-one,sk-two")
     assert load_config().server.api_keys == ["sk-one", "sk-two"]
-    monkeypatch.setenv("RUSHLIGHT_SERVER__CORS_ORIGINS", '["*", "app://obsidian.md"]')
+    monkeypatch.setenv("RUSHLIGHT_SERVER__CORS_ORIGINS", "*,app://obsidian.md")
     assert load_config().server.cors_origins == ["*", "app://obsidian.md"]
