@@ -74,5 +74,5 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 	@touch $@
 
 $(DEMO): | $(VENV)/run.stamp
-	@echo 'Downloading the demo model (93 MB) ...'
+	@echo 'Downloading the demo model (98 MB) ...'
 	@$(PY) -m clients fetch

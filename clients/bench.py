@@ -146,7 +146,9 @@ def _main_table(report: Record) -> Table:
     own = f"{peer['RssAnon']} MiB with llama.cpp" if peer else ""
     table.add_row("memory of its own", f"{report['RssAnon']} MiB", own)
     table.add_row(
-        "mapped file in memory", f"{report['RssFile']} MiB", "the system may take it back"
+        "mapped files in memory",
+        f"{report['RssFile']} MiB",
+        "model and libraries; may be taken back",
     )
     return table
 

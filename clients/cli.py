@@ -177,6 +177,9 @@ def prompt(
 @app.command()
 def chat(
     url: Annotated[str, typer.Option(help="Where the server is")] = "http://127.0.0.1:8080",
+    api_key: Annotated[
+        str, typer.Option(help="Where it wants one", envvar="RUSHLIGHT_API_KEY")
+    ] = "",
     system: SystemOption = None,
     max_tokens: MaxTokensOption = None,
     temperature: Annotated[float | None, typer.Option(min=0, show_default=False)] = None,
@@ -192,7 +195,7 @@ def chat(
     given = {"max_tokens": max_tokens, "temperature": temperature}
     options = {name: value for name, value in given.items() if value is not None}
     console = Console()
-    with Client(url) as client:
+    with Client(url, api_key=api_key) as client:
         with console.status("starting ...") as status:
             for health in client.until_ready():
                 status.update(str(health))
@@ -240,8 +243,9 @@ def bench(
         ),
     ] = True,
 ) -> None:
-    """Measure the engine on this machine: tables on stderr, then a line of JSON for each number of
-    threads.
+    """Measure the engine on this machine.
+
+    Tables come on stderr, and on stdout a line of JSON for each number of threads.
     """
     from rich.console import Console
 

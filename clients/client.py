@@ -105,11 +105,16 @@ class Client:
         self,
         base_url: str,
         transport: httpx.BaseTransport | None = None,
+        api_key: str = "",
     ) -> None:
-        """base_url: as in http://127.0.0.1:8080, a final /v1 or not. Raises: ClientError."""
+        """base_url: as in http://127.0.0.1:8080, a final /v1 or not; api_key: "" = none.
+
+        Raises: ClientError.
+        """
         self.base_url = base_url.rstrip("/").removesuffix("/v1")
         self._http = httpx.Client(
             base_url=self.base_url,
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
             # A prompt may take minutes before the first byte, so a reply has no time limit.
             timeout=httpx.Timeout(None, connect=_CONNECT_S),
             # A proxy from the environment cannot reach this machine's own loopback.

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -41,16 +42,21 @@ def private_server(
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         # -P: a folder called `clients` where the user happens to be is not ours.
         command = [sys.executable, "-P", "-m", "clients", "serve", *arguments]
+        api_key = secrets.token_hex(16)  # it is private, and the settings may want a key
         process = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--port", "0"],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            env={**os.environ, "PYTHONPATH": _python_path()},
+            env={
+                **os.environ,
+                "PYTHONPATH": _python_path(),
+                "RUSHLIGHT_SERVER__API_KEYS": api_key,
+            },
             preexec_fn=_die_with_parent,
         )
         try:
-            with Client(_address(process, out, err)) as client:
+            with Client(_address(process, out, err), api_key=api_key) as client:
                 try:
                     for health in client.until_ready():
                         on_loading(health)

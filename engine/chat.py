@@ -120,16 +120,6 @@ class Chat:
         missing = n_pages(len(self.ids) + n) - len(self.pages)
         return max(missing, 0) + self._must_copy()
 
-    def keep_prefix(self, prompt_ids: Sequence[int]) -> int:
-        """Cut the chat back to the longest beginning that it shares with a prompt. Returns how many
-        tokens stay.
-
-        At least the prompt's last token is left to be read: its logits are needed.
-        """
-        n = min(count_common(self.ids, prompt_ids), len(prompt_ids) - 1)
-        self.truncate_to(n)
-        return n
-
     def truncate_to(self, n: int) -> None:
         """Forget all tokens after the first n."""
         del self.ids[n:]

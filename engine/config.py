@@ -83,7 +83,7 @@ class EngineConfig:
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
             if not low <= value <= high:
-                raise ConfigError(f"{name} = {value} is outside {low:g}..{high:g}")
+                raise ConfigError(f"{name} = {value} is outside {low}..{high}")
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:

@@ -87,7 +87,7 @@ class Engine:
             self.tokenizer = Tokenizer.from_gguf(self._gguf, config.tokenizer_pre)
             self.chat_template = ChatTemplate.from_gguf(self._gguf, self.tokenizer)
             self.chat_format = ChatFormat.of(self.chat_template, self.tokenizer)
-            self._infill = InfillTokens.from_gguf(self._gguf, self.tokenizer.vocabulary)
+            self._infill = InfillTokens.of(self.tokenizer.vocabulary)
 
             report(LoadProgress("compiling kernels", 0, 1))
             # Here and not above: this brings Numba, half a second, and the next ones compile, which

@@ -224,18 +224,6 @@ def lark_json(schema: Any, param: str = "tools") -> str:
     return "%json " + json.dumps({**check_schema(schema, param), "x-guidance": _JSON_STYLE})
 
 
-def lark_text(text: str, tokenizer: Tokenizer) -> str:
-    """The right side of a Lark rule that matches this text; control tokens in it are the tokens."""
-    parts = []
-    for piece in tokenizer.split_special(text):
-        if isinstance(piece, int) and tokenizer.vocabulary.is_hidden(piece):
-            parts.append(f"<[{piece}]>")
-        else:
-            literal = tokenizer.vocabulary.texts[piece] if isinstance(piece, int) else piece
-            parts.append(json.dumps(literal, ensure_ascii=False).replace("\x7f", "\\x7f"))
-    return " ".join(parts) or '""'
-
-
 def _as_text(kind: GrammarKind, source: Any, param: str) -> str:
     """The grammar's text; for JSON the checked schema, whose order is part of its meaning."""
     if kind is GrammarKind.JSON_OBJECT:

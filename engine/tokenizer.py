@@ -44,13 +44,10 @@ class Tokenizer:
     """The tokenizer of one model. Any thread may use it.
 
     n_vocab: ids are 0 .. n_vocab - 1.
-    bos_id:  None when the file names none; so with eos_id and the fim_ ids.
+    bos_id:  None when the file names none; so with eos_id.
     add_bos: whether a text starts with `bos_id`.
     add_eos: whether a text that is not a prompt ends with `eos_id`.
     eog_ids: every token that ends a generation.
-    fim_prefix_id, fim_suffix_id, fim_middle_id: what goes before the text in front of a gap, before
-             the text behind it, and before what fills it.
-    fim_repo_id, fim_sep_id: what goes before a repository's name and before a file's.
     space_prefix: whether a space goes before a text, and before one that follows a special token.
     """
 
@@ -71,11 +68,6 @@ class Tokenizer:
         role = vocabulary.roles.get
         self.bos_id: Final = role("bos")
         self.eos_id: Final = role("eos")
-        self.fim_prefix_id: Final = role("fim_pre")
-        self.fim_suffix_id: Final = role("fim_suf")
-        self.fim_middle_id: Final = role("fim_mid")
-        self.fim_repo_id: Final = role("fim_rep")
-        self.fim_sep_id: Final = role("fim_sep")
         wants_bos = add_bos if vocabulary.add_bos is None else vocabulary.add_bos
         self.add_bos: Final = wants_bos and self.bos_id is not None
         self.add_eos: Final = bool(vocabulary.add_eos) and self.eos_id is not None
@@ -169,10 +161,6 @@ class Tokenizer:
         """
         pieces = self._added_words.split(text)
         return [i for p in pieces for i in ([p] if isinstance(p, int) else self._merger.encode(p))]
-
-    def split_special(self, text: str) -> list[str | int]:
-        """A text cut at its special tokens: their ids, and the text between them."""
-        return list(self._special.split(text))
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some tokens, control tokens left out; see StreamDecoder."""

@@ -330,7 +330,13 @@ class _Reader:
         return self.vector(name, head_dim, n_head).reshape(n_head, head_dim)
 
     def rope_factors(self, stem: str) -> Vector:
-        return self.vector(f"{stem}.weight", self.config.rope.n_rot // 2)
+        name, n = f"{stem}.weight", self.config.rope.n_rot // 2
+        factors = self.vector(name, n)
+        if not np.all(np.isfinite(factors[:n]) & (factors[:n] > 0)):
+            raise GGUFError(
+                self.gguf.path, f"tensor {name}: frequencies are divided by it; all must be above 0"
+            )
+        return factors
 
     def vector(self, name: str, *shape: int) -> Vector:
         quant = self.take(name, shape)

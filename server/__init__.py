@@ -1,1 +1,1 @@
-"""The HTTP side of Rushlight: the OpenAI API over one engine, known by its public names only."""
+"""The HTTP side of Rushlight: the APIs over one engine, known by its public names only."""

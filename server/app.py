@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from server import docs, embeddings, estimate, home, llama_cpp, models, slots
+from server.access import cors, require_key
 from server.anthropic import messages
 from server.config import AppConfig
 from server.errors import ApiError
@@ -42,7 +44,14 @@ def create_app(config: AppConfig, loader: EngineLoader) -> FastAPI:
         yield
 
     # FastAPI's own /docs loads scripts from elsewhere, and this server must work offline.
-    app = FastAPI(title="Rushlight", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(
+        title="Rushlight",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # RequestMiddleware makes them one path
+        lifespan=lifespan,
+        dependencies=[Depends(require_key)],
+    )
     metrics = Metrics(loader)
     app.state.services = Services(config, loader, config.sampling.to_sampling_params(), metrics)
     for part in ROUTES:
@@ -50,6 +59,8 @@ def create_app(config: AppConfig, loader: EngineLoader) -> FastAPI:
     # Only what FastAPI itself raises: all else passes up to the middleware, which answers it.
     app.add_exception_handler(HTTPException, _no_such_route)
     app.add_middleware(RequestMiddleware, metrics=metrics)
+    if config.server.cors_origins:  # around it all: pages may read errors, too
+        app.add_middleware(**cors(config.server.cors_origins))
     describe_bodies(app)
     return app
 
@@ -58,11 +69,23 @@ async def _no_such_route(request: Request, error: Exception) -> Response:
     """404 and 405 in the envelope of all other errors."""
     assert isinstance(error, HTTPException), "registered for HTTPException"
     allowed = (error.headers or {}).get("Allow")
-    asked = f"{request.method} {request.url.path:.200}"
+    path = request.url.path
+    asked = f"{request.method} {path:.200}"
+    meant = None if allowed else _with_one_v1(request, path)
     told = ApiError(
         error.status_code,
-        f"{asked}: this route takes {allowed}" if allowed else f"{asked}: there is no such route",
+        f"{asked}: this route takes {allowed}"
+        if allowed
+        else f"{asked}: there is no such route" + (f"; there is {meant}" if meant else ""),
         code="method_not_allowed" if allowed else "not_found",
         headers=dict(error.headers or {}),
     )
     return error_response(told, RequestRecord.of(request))
+
+
+def _with_one_v1(request: Request, path: str) -> str | None:
+    """The route that a base URL without /v1, or with two of them, was meant to reach."""
+    meant = "/v1/" + path.lstrip("/").removeprefix("v1/").removeprefix("v1/")
+    scope = {**request.scope, "path": meant, "raw_path": meant.encode()}
+    matches = (route.matches(scope)[0] for route in request.app.routes)
+    return meant if meant != path and Match.FULL in matches else None

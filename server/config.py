@@ -176,6 +176,12 @@ class MemorySection(EngineSettings):
     lock_weights: bool = _engine["lock_weights"]
 
 
+Key = Annotated[str, Field(pattern=r"^[!-+\x2d-~]+$")]  # what a header can hold, without commas
+Keys = Annotated[list[Key], NoDecode, BeforeValidator(_split_list)]
+Origin = Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]
+Origins = Annotated[list[Origin], NoDecode, BeforeValidator(_split_list)]
+
+
 class ServerSection(Section):
     """[server]: where it listens and what it accepts."""
 
@@ -183,6 +189,8 @@ class ServerSection(Section):
     port: int = Field(default=8080, ge=0, le=65535)
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024)
     unknown_fields: Literal["ignore", "refuse"] = "ignore"
+    api_keys: Keys = []
+    cors_origins: Origins = []
     progress_every_s: float = Field(default=1.0, ge=0.1, le=15)
 
 

@@ -1,7 +1,7 @@
 """Which fields of other servers' APIs we know, and what we do when a request carries one.
 
 A field that is not obeyed and not in these tables is unknown: ignored and named in the reply, or
-refused, as `server.unknown_fields` says. Knows values, not types: what we obey is in requests.py.
+refused, as `server.unknown_fields` says. Knows values, not types: what is obeyed is in the bodies.
 """
 
 from __future__ import annotations

@@ -35,14 +35,21 @@ _MAX_NAME = 64
 class RequestRecord:
     """What is known of one request, for its log line, its headers and the metrics."""
 
+    scope: Scope
     id: str = field(default_factory=lambda: f"req_{secrets.token_hex(8)}")
     status: int = 0  # 0 = nothing was sent
     ignored: str = ""
     totals: Totals | None = None
-    error_object: ErrorShape = openai_error  # how this route's clients want to be told
     error: str = ""
     error_type: str = ""
     started_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def error_object(self) -> ErrorShape:
+        """How the clients of this route want to be told, also of what never reached it."""
+        marks = getattr(self.scope.get("route"), "dependencies", ())
+        shapes = [d.dependency.shape for d in marks if isinstance(d.dependency, _ErrorsAs)]
+        return shapes[-1] if shapes else openai_error
 
     @classmethod
     def of(cls, request: Request) -> RequestRecord:
@@ -75,8 +82,9 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = RequestRecord()
+        record = RequestRecord(scope)
         scope.setdefault("state", {})["record"] = record
+        scope["path"] = _tidy(scope["path"])
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -105,13 +113,26 @@ class RequestMiddleware:
             self._metrics.request_ended(route, record.status, record.error_type, took_s)
 
 
+@dataclass(frozen=True, slots=True)
+class _ErrorsAs:
+    """A mark on routes, that the record reads."""
+
+    shape: ErrorShape
+
+    async def __call__(self) -> None:
+        """As a dependency it does nothing."""
+
+
 def errors_as(shape: ErrorShape) -> Any:
     """A router's dependency: its routes tell errors in this shape."""
+    return Depends(_ErrorsAs(shape))
 
-    async def note(request: Request) -> None:
-        RequestRecord.of(request).error_object = shape
 
-    return Depends(note)
+def _tidy(path: str) -> str:
+    """Without the slashes that a base URL's end leaves in it: //v1/models/ is /v1/models. A
+    redirect would not do: browsers' preflights and many clients' POSTs do not follow one.
+    """
+    return "/" + "/".join(filter(None, path.split("/")))
 
 
 def error_response(error: ApiError, record: RequestRecord) -> Response:

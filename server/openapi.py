@@ -18,6 +18,7 @@ from server.schema import Error
 # What any route that reads a body and asks the engine may answer; why is in errors.py.
 ERRORS: Final = {
     400: "The request is wrong, or asks for what is not supported; the message names the field.",
+    401: "The server wants an API key, and this request has none of them.",
     409: "A newer request has taken its place.",
     413: "The body is too large.",
     415: "The body is encoded.",
@@ -29,7 +30,7 @@ ERRORS: Final = {
 
 # And any that only tells.
 TELLING_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": Error, "description": ERRORS[status]} for status in (500, 503)
+    status: {"model": Error, "description": ERRORS[status]} for status in (401, 500, 503)
 }
 
 

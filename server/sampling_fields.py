@@ -45,7 +45,8 @@ def _token_biases(value: Any) -> Any:
     if not isinstance(value, dict):
         raise ValueError("must be an object of token ids and numbers")
     for key in value:
-        if not (key.isascii() and key.isdigit() and len(key) <= 10):
+        # "05" and "5" would be two biases of one token.
+        if not (key.isascii() and key.isdigit() and len(key) <= 10 and key == str(int(key))):
             raise ValueError(f"the key '{key:.40}' is not a token id")
     return {int(key): bias for key, bias in value.items()}
 

@@ -105,6 +105,32 @@ def test_clients_speak_http_only(file: Path) -> None:
     assert [i for i in ours if i.module not in allowed] == []
 
 
+def test_families_of_apis_know_no_other_but_openais() -> None:
+    """OpenAI's shapes are what other routes borrow from; what all of them share knows none."""
+    families = {path.parent.name for path in (ROOT / "server").glob("*/__init__.py")}
+    assert families >= {"openai", "responses", "anthropic", "ollama"}
+    for file in in_package("server"):
+        known = families & {file.parts[1]}
+        if known or "router = APIRouter(" in (ROOT / file).read_text(encoding="utf-8"):
+            known |= {"openai"}
+        if file.name == "app.py":
+            known = families
+        ours = [found for found in imports(file) if found.package == "server"]
+        named = {name for found in ours for name in (*found.module.split(".")[1:2], found.name)}
+        assert named & families <= known, file
+
+
+def test_measurements_and_tool_formats_stand_apart() -> None:
+    """What serves does not know how it is measured; a format knows streamed text, and no model."""
+    for file in in_package("engine"):
+        modules = {found.module for found in imports(file) if found.package == "engine"}
+        if file.parts[1] != "bench":
+            assert [module for module in modules if module.startswith("engine.bench")] == []
+        if file.parts[1] == "tool_formats":
+            others = {m for m in modules if not m.startswith("engine.tool_formats")}
+            assert others <= {"engine.deltas", "engine.scanner"}, file
+
+
 def test_engine_all_is_exactly_what_engine_takes_from_its_modules() -> None:
     engine = importlib.import_module("engine")
     taken = [i.name for i in imports(Path("engine/__init__.py")) if i.package == "engine"]

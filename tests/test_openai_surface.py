@@ -206,6 +206,44 @@ def test_biases(client: openai.OpenAI, engine: Engine) -> None:
         chat(client, logit_bias={"hello": 1})
 
 
+@pytest.mark.parametrize(
+    ("token", "ends"),
+    [("<|im_end|>", True), ("<|endoftext|>", True), ("<|im_start|>", False)],
+)
+def test_every_end_ends_and_a_beginning_does_not(
+    client: openai.OpenAI, engine: Engine, token: str, ends: bool
+) -> None:
+    """Ends of a turn and of a text, in chats and in texts; none of them shows."""
+    bias = {str(engine.tokenizer.vocabulary.control[token]): 100}
+    for choice, usage in (
+        ((reply := chat(client, logit_bias=bias, max_tokens=8)).choices[0], reply.usage),
+        ((reply := text(client, "A", logit_bias=bias, max_tokens=8)).choices[0], reply.usage),
+    ):
+        said = choice.message.content if hasattr(choice, "message") else choice.text
+        assert (said or "") == ""
+        assert choice.finish_reason == ("stop" if ends else "length")
+        assert usage.completion_tokens <= 1 if ends else usage.completion_tokens == 8
+
+
+def test_a_limit_inside_a_character_shows_no_half_of_it(client: openai.OpenAI) -> None:
+    forced = enum_of("🦙" * 3)
+    for n in range(1, 8):  # 🦙 is several tokens
+        whole = chat(client, response_format=forced, max_tokens=n)
+        stream = chat(client, response_format=forced, max_tokens=n, stream=True)
+        said = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+        assert said == whole.choices[0].message.content
+        assert '"🦙🦙🦙"'.startswith(said)
+        assert (whole.usage.completion_tokens, whole.choices[0].finish_reason) == (n, "length")
+
+
+def test_the_bytes_of_logprobs_join_to_the_text(client: openai.OpenAI) -> None:
+    reply = chat(client, response_format=enum_of("🦙 é歪"), logprobs=True, top_logprobs=2)
+    choice = reply.choices[0]
+    items = choice.logprobs.content
+    assert b"".join(bytes(item.bytes) for item in items).decode() == choice.message.content
+    assert all(len(item.top_logprobs) == 2 for item in items)
+
+
 def test_the_limit_is_exact(client: openai.OpenAI) -> None:
     for n in (1, 5, 20):
         reply = chat(

@@ -83,6 +83,9 @@ class LlamaCpp:
         line = self._child.stdout.readline()
         if not line:
             said = self._child.stderr.read().strip().splitlines()
-            raise PeerFailed(f"llama.cpp: {said[-1] if said else 'it ended without a word'}")
+            last = said[-1] if said else "it ended without a word"
+            if "No module named 'llama_cpp'" in last:
+                last = "this needs a Python that has llama-cpp-python: --llama-cpp-python PYTHON"
+            raise PeerFailed(f"llama.cpp: {last}")
         answer: dict[str, Any] = json.loads(line)
         return answer

@@ -9,7 +9,14 @@ from pydantic import Field
 
 from engine import InvalidRequest
 from server.ask import ToolChoice
-from server.openai.tools import FunctionName, NamedTool, Tool, WireToolChoice, choose_tools
+from server.openai.tools import (
+    ArgumentsSchema,
+    FunctionName,
+    NamedTool,
+    Tool,
+    WireToolChoice,
+    choose_tools,
+)
 from server.request_object import Object, RequestObject
 
 _WITHOUT_EFFECT = frozenset(
@@ -23,7 +30,7 @@ class AnthropicTool(RequestObject):
     type: Literal["custom"] | None = None
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
-    input_schema: Object
+    input_schema: ArgumentsSchema
     strict: bool | None = None
 
     def unknown_keys(self) -> Iterator[str]:

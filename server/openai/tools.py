@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from engine import InvalidRequest
 from server.ask import ToolChoice
@@ -13,10 +13,21 @@ from server.request_object import Object, RequestObject
 MAX_TOOLS = 128  # OpenAI's limit
 
 
+def _of_an_object(schema: Object) -> Object:
+    """Arguments have names: a call whose arguments are a list would break every client."""
+    kind = schema.get("type", "object")
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        raise ValueError(f'must be the schema of an object: "type": "object", not {kind!r:.40}')
+    return schema
+
+
+ArgumentsSchema = Annotated[Object, AfterValidator(_of_an_object)]
+
+
 class FunctionDefinition(RequestObject):
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
-    parameters: Object | None = None  # a JSON schema; absent = no arguments
+    parameters: ArgumentsSchema | None = None  # a JSON schema; absent = no arguments
     strict: bool | None = None
 
 

@@ -240,3 +240,16 @@ def test_closing_a_stream_hangs_up() -> None:
         events.close()
         assert gone.wait(timeout=5)
         thread.join()
+
+
+def test_a_key_goes_with_every_request() -> None:
+    sent: list[str | None] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request.headers.get("authorization"))
+        return httpx.Response(200, json={"data": [{"id": "m"}], **CHAT_ANSWER})
+
+    for key in ("sk-one", ""):
+        with Client("http://test", httpx.MockTransport(answer), api_key=key) as client:
+            client.chat(MESSAGES)
+    assert sent == ["Bearer sk-one", "Bearer sk-one", None, None]

@@ -21,11 +21,13 @@ SERVING = """
 import http.server, json, os, pathlib, sys
 pathlib.Path("pid").write_text(str(os.getpid()))
 pathlib.Path("argv").write_text(" ".join(sys.argv[1:]))
+pathlib.Path("keys").write_text(os.environ["RUSHLIGHT_SERVER__API_KEYS"])
 pathlib.Path("path").write_text(os.environ["PYTHONPATH"])
 answers = [(503, {"status": "loading", "stage": "compiling", "done": 1, "total": 2}),
            (200, {"status": "ok"})]
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        pathlib.Path("sent").write_text(str(self.headers["Authorization"]))
         status, body = answers.pop(0) if len(answers) > 1 else answers[0]
         data = json.dumps(body).encode()
         self.send_response(status)
@@ -81,6 +83,17 @@ def test_the_client_comes_when_the_server_is_ready_and_the_server_ends_with_it()
     assert has_ended(pid)
     assert seen == ["compiling 1/2"]
     assert Path("argv").read_text() == "serve m.gguf --threads 1 --host 127.0.0.1 --port 0"
+
+
+def test_its_key_is_its_own_whatever_keys_the_settings_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RUSHLIGHT_SERVER__API_KEYS", "of,the,user")
+    stand_in(SERVING)
+    with private_server([], ignore):
+        key = Path("keys").read_text()
+        assert len(key) == 32
+        assert Path("sent").read_text() == f"Bearer {key}"
 
 
 def test_the_users_own_path_still_counts_after_ours(

@@ -466,11 +466,6 @@ def test_a_refused_file_is_not_left_mapped(path: Path) -> None:
     assert not maps.exists() or str(path) not in maps.read_text()
 
 
-def test_prefetch(path: Path) -> None:
-    with open_raw(path, [], [tensor("t", [4])], DATA) as gguf:
-        gguf.prefetch()
-
-
 def test_prefetch_asks_for_every_byte_in_small_pieces(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

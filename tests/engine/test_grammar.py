@@ -12,7 +12,7 @@ from gguf import TokenType
 
 from engine.errors import EngineError, InvalidRequest
 from engine.gguf_file import GGUFFile
-from engine.grammar import Grammar, GrammarState, lark_json, lark_text
+from engine.grammar import Grammar, GrammarState, lark_json
 from engine.tokenizer import Tokenizer
 from tests.vocab_gguf import write_vocab_gguf
 
@@ -240,7 +240,7 @@ def test_tool_calls_in_lark(tokenizer: Tokenizer) -> None:
               "additionalProperties": False}  # fmt: skip
     source = f"""
         start: call
-        call: {lark_text('<|call|><tool>"f" ', tokenizer)} args
+        call: <[{tokenizer.vocabulary.control["<|call|>"]}]> "<tool>\\"f\\" " args
         args: {lark_json(schema)}
     """
     state = Grammar.compile("lark", source, tokenizer).start()

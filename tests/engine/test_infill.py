@@ -17,7 +17,7 @@ def find(path: Path) -> InfillTokens | None:
     if not path.exists():
         pytest.skip(f"needs {path.name}")
     gguf = GGUFFile(path)
-    return InfillTokens.from_gguf(gguf, Tokenizer.from_gguf(gguf, "").vocabulary)
+    return InfillTokens.of(Tokenizer.from_gguf(gguf).vocabulary)
 
 
 def test_of_qwen_coder() -> None:

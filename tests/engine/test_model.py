@@ -140,17 +140,10 @@ def test_a_reused_prefix_is_as_good_as_a_fresh_one(tmp_path: Path) -> None:
     with chat_of(path) as chat:
         fresh = score(chat, second, chunk=64)[-1]
         score(chat, first, chunk=64)
-        assert chat.keep_prefix(second) == 70
+        chat.truncate_to(70)
         reused = chat.prefill(second[70:])
         assert chat.ids == second
         np.testing.assert_allclose(reused, fresh, atol=1e-3 * float(fresh.std()))
-
-
-def test_a_whole_prompt_in_the_cache_leaves_its_last_token_to_read(tmp_path: Path) -> None:
-    path = write_tiny_gguf(tmp_path / "tiny.gguf")
-    with chat_of(path) as chat:
-        score(chat, ids(20), chunk=20)
-        assert chat.keep_prefix(ids(20)) == 19
 
 
 def test_pages_are_taken_as_needed_and_given_back(tmp_path: Path) -> None:

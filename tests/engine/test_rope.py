@@ -54,6 +54,17 @@ def test_a_tensor_of_factors_divides_frequencies(rope: Any) -> None:
     np.testing.assert_allclose(rope({}).frequencies(factors), expected)
 
 
+def test_factors_of_one_change_nothing_and_equal_ones_are_linear_scaling(rope: Any) -> None:
+    plain = rope({}).frequencies(None)
+    np.testing.assert_array_equal(rope({}).frequencies(np.ones(8, np.float32)), plain)
+    scaled = rope({f"{KEY}.type": "linear", f"{KEY}.factor": 8.0}).frequencies(None)
+    np.testing.assert_allclose(rope({}).frequencies(np.full(8, 8, np.float32)), scaled)
+    far = np.ones(8, np.float32)
+    far[3] = 1e9
+    assert np.all(np.isfinite(rope({}).frequencies(far)))
+    assert np.flatnonzero(rope({}).frequencies(far) != plain).tolist() == [3]
+
+
 def test_yarn_keeps_what_turns_fast_and_slows_what_turns_slowly(rope: Any) -> None:
     scaled = rope({f"{KEY}.type": "yarn", f"{KEY}.factor": 4.0, f"{KEY}.yarn_beta_fast": 8.0})
     ratio = scaled.frequencies(None) / rope({}).frequencies(None)

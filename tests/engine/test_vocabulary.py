@@ -31,9 +31,8 @@ def text_of(tokenizer: Tokenizer, token_id: int | None) -> str | None:
 
 
 def fim_texts(tokenizer: Tokenizer) -> list[str | None]:
-    ids = (tokenizer.fim_prefix_id, tokenizer.fim_suffix_id, tokenizer.fim_middle_id,
-           tokenizer.fim_repo_id, tokenizer.fim_sep_id)  # fmt: skip
-    return [text_of(tokenizer, token_id) for token_id in ids]
+    roles = ("fim_pre", "fim_suf", "fim_mid", "fim_rep", "fim_sep")
+    return [text_of(tokenizer, tokenizer.vocabulary.roles.get(role)) for role in roles]
 
 
 @pytest.mark.parametrize(
@@ -54,11 +53,11 @@ def test_fill_in_the_middle_by_text(
     tokenizer = make({text: U for text in texts if text})
     assert fim_texts(tokenizer) == texts
     # They are structure, whatever type the file gives them.
-    prefix = texts[0]
-    assert tokenizer.encode(f"{prefix}") != [tokenizer.fim_prefix_id]
-    assert tokenizer.encode(f"{prefix}", parse_special=True) == [tokenizer.fim_prefix_id]
-    assert tokenizer.decode([tokenizer.fim_prefix_id or 0]) == ""
-    assert tokenizer.token_bytes(tokenizer.fim_prefix_id or 0) == f"{prefix}".encode()
+    prefix, prefix_id = texts[0], tokenizer.vocabulary.roles["fim_pre"]
+    assert tokenizer.encode(f"{prefix}") != [prefix_id]
+    assert tokenizer.encode(f"{prefix}", parse_special=True) == [prefix_id]
+    assert tokenizer.decode([prefix_id]) == ""
+    assert tokenizer.token_bytes(prefix_id) == f"{prefix}".encode()
 
 
 def test_what_the_file_names_goes_first(make: Callable[..., Tokenizer]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -153,4 +154,24 @@ def test_a_layer_without_a_norm_of_its_own_for_feed_forward_is_parallel(tmp_path
 def test_long_rope_needs_its_factors(tmp_path: Path) -> None:
     path = write_tiny_gguf(tmp_path / "tiny.gguf", keys={"rope.scaling.type": "longrope"})
     with pytest.raises(GGUFError, match=r"rope_factors_long\.weight' is missing"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("factors", "message"),
+    [
+        (np.ones(7), r"shape \(7,\) where \(8,\) is expected"),
+        (np.ones(16), r"shape \(16,\) where \(8,\) is expected"),
+        (np.zeros(8), "above 0"),
+        (np.full(8, np.nan), "above 0"),
+        (np.full(8, np.inf), "above 0"),
+        (-np.ones(8), "above 0"),
+    ],
+)
+def test_rope_factors_that_make_no_frequencies(
+    changed: Callable[..., Path], factors: Any, message: str
+) -> None:
+    name = "rope_freqs.weight"
+    path = changed(lambda tensors: tensors.update({name: factors.astype(np.float32)}))
+    with pytest.raises(GGUFError, match=f"tensor {name}: .*{message}"):
         read(path)

@@ -100,7 +100,7 @@ def test_the_file_in_the_working_directory_is_read(tmp_path: Path) -> None:
         ("[server]\nport = 'x'", "my.toml: server.port: .*integer"),
         ("[server]\nhost = 5", "my.toml: server.host: .*string"),
         ("[server]\nunknown_fields = 'maybe'", "'ignore' or 'refuse' .it is 'maybe'."),
-        ("[engine]\nn_ctx = -4", "my.toml: engine.n_ctx: n_ctx = -4 is outside"),
+        ("[engine]\nn_ctx = -4", "my.toml: engine.n_ctx: n_ctx = -4 is outside 0..16777216"),
         ("[queue]\ntimeout_s = -1", "queue.timeout_s: timeout_s = -1.0 is outside 0"),
         ("[scheduler]\npolicy = 'lifo'", "scheduler.policy: policy = 'lifo' is none of fcfs, sjf"),
         ("[cache]\nmemory = '1.5 GX'", "cache.memory: is not a size like 512MB .*it is '1.5 GX'"),
@@ -239,3 +239,29 @@ def test_an_impossible_scale_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ConfigError, match=r"RUSHLIGHT_ENGINE__LORA: engine\.lora\.1: lora = 'b\.gguf:inf'"
     ):
         load_config()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("api_keys = ['']", "server.api_keys.0: "),
+        ("api_keys = ['two words']", "server.api_keys.0: "),
+        ("api_keys = 5", "server.api_keys: .*list"),
+        ("api_keys = ['a,b', 'c']", "server.api_keys.0: "),
+        ("cors_origins = ['localhost:3000']", "server.cors_origins.0: "),
+        ("cors_origins = ['http://localhost:3000/']", "server.cors_origins.0: "),
+        ("cors_origins = ['http://a/*']", "server.cors_origins.0: "),
+    ],
+)
+def test_keys_and_origins_that_could_never_match(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text(f"[server]\n{text}\n")
+    with pytest.raises(ConfigError, match=message):
+        load_config(file)
+
+
+def test_keys_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUSHLIGHT_SERVER__API_KEYS", "sk-one,sk-two")
+    assert load_config().server.api_keys == ["sk-one", "sk-two"]
+    monkeypatch.setenv("RUSHLIGHT_SERVER__CORS_ORIGINS", "*,app://obsidian.md")
+    assert load_config().server.cors_origins == ["*", "app://obsidian.md"]

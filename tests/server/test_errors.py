@@ -90,6 +90,35 @@ def test_routes(http: httpx.Client, method: str, path: str, status: int, code: s
         assert reply.headers["allow"] in ("GET", "POST")
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", CHAT),
+        ("/completions", "/v1/completions"),
+        ("/v1/v1/chat/completions", CHAT),
+        ("/v1/nothing", None),
+    ],
+)
+def test_a_base_url_with_another_number_of_v1(
+    http: httpx.Client, path: str, meant: str | None
+) -> None:
+    """Clients differ in whether /v1 belongs to it: the message says what is missing."""
+    reply = http.post(path, json={})
+    assert reply.status_code == 404
+    message = reply.json()["error"]["message"]
+    assert message.endswith(f"; there is {meant}" if meant else "there is no such route")
+
+
+@pytest.mark.parametrize("path", ["/v1/models/", "//v1/models", "/v1//models//"])
+def test_slashes_of_a_base_url_do_not_matter(http: httpx.Client, path: str) -> None:
+    """Nor is it a redirect, which preflights and many POSTs do not follow."""
+    url = httpx.URL(str(http.base_url), raw_path=path.encode())
+    reply = httpx.get(url)
+    assert (reply.status_code, reply.json()["object"]) == (200, "list")
+    reply = httpx.post(url.copy_with(raw_path=f"/{CHAT}/".encode()), json={"messages": "x"})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "messages")
+
+
 def test_when_to_come_again() -> None:
     assert api_error(QueueFull(3, 7.2), "id").headers == {"Retry-After": "8"}
     assert int(api_error(OutOfMemory("no"), "id").headers["Retry-After"]) > 0

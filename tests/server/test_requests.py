@@ -68,6 +68,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"stop": ["a"] * 65}, "stop"),
     ({"logit_bias": {"hello": 1}}, "logit_bias"),
     ({"logit_bias": {"-1": 1}}, "logit_bias"),
+    ({"logit_bias": {"05": 1}}, "logit_bias"),
+    ({"logit_bias": {"": 1}}, "logit_bias"),
     ({"logit_bias": {"५": 1}}, "logit_bias"),
     ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
     ({"logit_bias": {str(N_VOCAB): 1}}, "logit_bias"),

@@ -159,6 +159,8 @@ def test_without_tools_nothing_is_a_call(http: httpx.Client, fake: FakeEngine) -
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tools": [tool("")]}, "tools[0].function.name"),
         ({"tools": [tool("x", parameters=5)]}, "tools[0].function.parameters"),
+        ({"tools": [tool("x", parameters={"type": "array"})]}, "tools[0].function.parameters"),
+        ({"tools": [tool("x", parameters={"type": ["null"]})]}, "tools[0].function.parameters"),
         ({"tools": {}}, "tools"),
         ({"tools": [tool(f"t{i}") for i in range(129)]}, "tools"),
         ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),

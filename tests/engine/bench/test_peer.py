@@ -106,7 +106,7 @@ def test_a_python_that_lacks_it_or_is_not_there(tmp_path: Path) -> None:
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
     os.chmod(bare, 0o755)
-    with pytest.raises(PeerFailed, match="No module named 'llama_cpp'"):
+    with pytest.raises(PeerFailed, match="--llama-cpp-python"):
         LlamaCpp(str(bare), "model.gguf", 1, 64)
     with pytest.raises(PeerFailed, match="nowhere: No such file"):
         LlamaCpp("/nowhere", "model.gguf", 1, 64)
