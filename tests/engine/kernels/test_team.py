@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
@@ -43,3 +44,26 @@ def test_runs_are_complete_after_a_rest_and_without_one(n_threads: int) -> None:
             assert q8[:, 0].all()
     finally:
         team.close()
+
+
+def test_a_cancelled_run_may_be_followed_at_once_by_one_of_a_single_thread() -> None:
+    """A worker that is late to read how the first one ended must not go on with it."""
+    x, q8 = np.ones((64, 64), np.float32), np.zeros((64, 96), np.uint8)
+    ops = plan_of(40, x, q8)
+    batch = np.zeros(1, BATCH)
+    batch["n_rows"], batch["planes"] = 64, 1
+    team = Team(6)  # more than cores: some are late
+
+    def alternate() -> None:
+        for _ in range(3000):
+            batch["cancel"] = 1
+            team.run(ops.ctypes.data, len(ops), batch.ctypes.data)
+            batch["cancel"] = 0
+            team.run(ops.ctypes.data, len(ops), batch.ctypes.data, 1)
+
+    runner = threading.Thread(target=alternate, daemon=True)  # a hang must not hang the tests
+    runner.start()
+    runner.join(60)
+    assert not runner.is_alive()
+    assert batch["op_done"][0] == len(ops)
+    team.close()
