@@ -36,20 +36,20 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Model:
-    """A model and how much of it is measured. Those made at random are not asked questions."""
+    """A model and how much of it is measured. answers: it is made for chat, and asked first."""
 
     name: str
     file: str
     n_prompt: int = 256
     n_decode: int = 48
-    is_random: bool = False
+    answers: bool = True
 
 
 SMOLLM2 = Model("SmolLM2-135M Q4_1", "SmolLM2-135M-Instruct.Q4_1.gguf")
 QWEN = Model("Qwen2.5-Coder-0.5B Q4_K_M", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf")
-GEMMA = Model("Gemma-3-270M Q4_K_M", "gemma-3-270m-q4_k_m.gguf")
-LLAMA_1B = Model("synthetic Llama-3.2-1B Q4_K_M", "synth-1b.gguf", is_random=True)
-LLAMA_8B = Model("synthetic Llama-3.1-8B Q4_K_M", "synth-8b.gguf", 64, 12, is_random=True)
+GEMMA = Model("Gemma-3-270M Q4_K_M", "gemma-3-270m-q4_k_m.gguf", answers=False)
+LLAMA_1B = Model("synthetic Llama-3.2-1B Q4_K_M", "synth-1b.gguf", answers=False)
+LLAMA_8B = Model("synthetic Llama-3.1-8B Q4_K_M", "synth-8b.gguf", 64, 12, answers=False)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Bench:
     def command(self, model: Model, *more: str) -> list[str]:
         sizes = ["--prompt", str(model.n_prompt), "--decode", str(model.n_decode)]
         command = [*self._bench, str(self.models / model.file), *sizes]
-        if model.is_random:
+        if not model.answers:
             command.append("--no-answer-check")
         if self.peer is not None:
             command += ["--vs-llama-cpp", "--llama-cpp-python", self.peer]
