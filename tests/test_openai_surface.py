@@ -313,7 +313,8 @@ def test_what_cannot_be_enforced_is_refused(client: openai.OpenAI, schema: Any, 
     with pytest.raises(openai.BadRequestError) as refused:
         chat(client, response_format=kind)
     assert refused.value.param == param
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
     with pytest.raises(openai.BadRequestError) as refused:
         chat(client, tools=[tool], tool_choice="required")
     assert refused.value.param == "tools"
