@@ -173,18 +173,3 @@ def next_of(chats: Sequence[Chat], tokens: Sequence[int]) -> Logits:
 def n_pages(n_tokens: int) -> int:
     """Pages that hold n tokens."""
     return (n_tokens + PAGE - 1) // PAGE
-
-
-def count_common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two sequences share from the beginning.
-
-    Halves the range: comparing slices costs nanoseconds per token, a loop over them far more.
-    """
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

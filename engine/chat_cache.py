@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.chat import Chat, count_common, n_pages
+from engine.chat import Chat, n_pages
+from engine.common_prefix import count_common
 from engine.disk_cache import Match
 from engine.kernels.kv_page import PAGE
 from engine.kv_cache import PagePool

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engine.common_prefix import count_common
 from engine.errors import ContextLengthExceeded
 
 Message = dict[str, Any]
@@ -72,14 +73,9 @@ def next_turn_ids(messages: list[Message], encode: Encode) -> list[int]:
     calls = messages[-1].get("tool_calls")
     speaker = {"role": "tool", "tool_call_id": calls[0]["id"]} if calls else {"role": "user"}
     one, other = (encode([*messages, {**speaker, "content": text}]) for text in ("a", "Z"))
-    return one[: _count_common(one, other)]
+    return one[: count_common(one, other)]
 
 
 def _turns(messages: Sequence[Message]) -> list[int]:
     """Where the turns begin."""
     return [i for i, message in enumerate(messages) if message.get("role") == "user"]
-
-
-def _count_common(a: Sequence[int], b: Sequence[int]) -> int:
-    pairs = enumerate(zip(a, b, strict=False))
-    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))

@@ -395,9 +395,7 @@ class Engine:
     def memory(self) -> MemoryReport:
         """What memory is used for, now. Takes some milliseconds."""
         used = resident()
-        parts = self._gguf.parts
-        weights = sum(mapped_resident_bytes(part.path.resolve()) for part in parts)
-        cached = [resident_bytes(*part.extent) for part in parts]
+        weights = sum(mapped_resident_bytes(part.path.resolve()) for part in self._gguf.parts)
         kv = resident_bytes(self._pool.memory.address, self._pool.memory.n_bytes)
         kv = self._pool.n_bytes if kv is None else kv
         workspace = self._model.workspace.resident_bytes()
@@ -408,11 +406,16 @@ class Engine:
             workspace=workspace,
             process=used.anonymous - kv - workspace,
             weights_mapped=self._gguf.n_bytes,
-            weights_cached=None if None in cached else sum(n or 0 for n in cached),
+            weights_cached=self.weights_cached(),
             kv_limit=self._pool.limit * self._pool.page_bytes,
             disk_cache=self._disk.n_bytes,
             chats=self._cache.memory(),
         )
+
+    def weights_cached(self) -> int | None:
+        """Bytes of the model's files in the page cache; None where the system does not tell."""
+        cached = [resident_bytes(*part.extent) for part in self._gguf.parts]
+        return None if None in cached else sum(n or 0 for n in cached)
 
     def chats(self) -> tuple[ChatMemory, ...]:
         """The chats in memory: those that are answered now, then the most recently used first."""

@@ -38,10 +38,10 @@ async def health(request: Request) -> Response:
         )
     if engine.failure is not None:
         return _json(Health(status="failed", message=str(engine.failure)), 503)
-    report = await asyncio.to_thread(engine.memory)
+    cached = await asyncio.to_thread(engine.weights_cached)
     share: dict[str, Any] = {}
-    if report.weights_cached is not None:
-        share["weights_resident"] = round(report.weights_cached / report.weights_mapped, 3)
+    if cached is not None:
+        share["weights_resident"] = round(cached / engine.model.n_bytes, 3)
     return _json(Health(status="ok", running=engine.n_running, waiting=engine.n_waiting, **share))
 
 

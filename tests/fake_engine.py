@@ -261,6 +261,9 @@ class FakeEngine:
     def memory(self) -> MemoryReport:
         return MemoryReport(1, 2, 3, 4, 5, 8, 6, 7, 8, (ChatMemory(7, 700, False),))
 
+    def weights_cached(self) -> int:
+        return self.model.n_bytes * 3 // 4
+
     def chats(self) -> tuple[ChatMemory, ...]:
         return self.memory().chats
 

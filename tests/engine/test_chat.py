@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as T
 
-from engine.chat import Chat, count_common, n_pages, next_of
+from engine.chat import Chat, n_pages, next_of
+from engine.common_prefix import count_common
 from engine.gguf_file import GGUFFile
 from engine.kv_cache import PagePool
 from engine.model import Model
@@ -121,24 +122,3 @@ def test_pages_that_were_elsewhere(new_chat: NewChat) -> None:
         pool.view(page)[:] = content
     chat.adopt(tokens, pages)
     assert close_to(read(chat, [5]), read(new_chat(), [*tokens, 5]))
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "n"),
-    [
-        ([], [1], 0),
-        ([1], [2], 0),
-        ([1, 2, 3], [1, 2, 3], 3),
-        ([1, 2, 3], [1, 2, 3, 4], 3),
-        ([1, 2, 9, 4], [1, 2, 3, 4], 2),
-    ],
-)
-def test_common_beginnings(a: list[int], b: list[int], n: int) -> None:
-    assert count_common(a, b) == count_common(b, a) == n
-
-
-def test_common_beginnings_of_long_chats() -> None:
-    long = text(5000)
-    for n in (0, 1, 2, 2499, 2500, 4998, 4999):
-        other = [*long[:n], -1, *long[n + 1 :]]
-        assert count_common(long, other) == n

@@ -14,8 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.chat import Chat, count_common, n_pages, next_of
+from engine.chat import Chat, n_pages, next_of
 from engine.chat_cache import ChatCache, NoRoom, short_pages
+from engine.common_prefix import count_common
 from engine.kernels.kv_page import PAGE
 from engine.kv_cache import PagePool
 from engine.model import Cancelled

@@ -54,7 +54,6 @@ from engine.kernels.simd.lanes import (
     shr_lanes,
     shr_words,
     shuffle,
-    splat_lane,
     upper,
 )
 from engine.kernels.simd.memory import (
@@ -216,7 +215,6 @@ __all__ = [
     "shuffle",
     "smaller",
     "splat",
-    "splat_lane",
     "stack",
     "store",
     "store_f16",

@@ -82,18 +82,6 @@ shr_words = _shift_words("lshr")
 
 
 @intrinsic
-def splat_lane(typingctx, v, lane):
-    """Lane number `lane` (a literal) of v in all lanes."""
-    if not isinstance(lane, types.IntegerLiteral):
-        return None
-
-    def codegen(_context, builder, _sig, args):
-        return ll.shuffle(builder, args[0], args[0], [lane.literal_value] * v.n)
-
-    return v(v, lane), codegen
-
-
-@intrinsic
 def look_up(typingctx, codes, table):
     """table[code] for each of the codes, u8 below 16; table: Lanes, sixteen u8 or i8."""
     elem = "i8" if min(table.lanes) < 0 else "u8"
