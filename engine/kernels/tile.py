@@ -21,6 +21,7 @@ from engine.jit import PROFILE, inline
 from engine.kernels.activation import q8_d, q8_h, q8_s
 from engine.kernels.op import part
 from engine.kernels.simd import (
+    ANY_U8,
     L,
     Tile,
     add,
@@ -142,7 +143,7 @@ def tile_dot_6bit_16(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accu
 
 @part(10)
 def tile_dot_7bit(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate):
-    """Like tile_dot_4bit for weights of at most 128."""
+    """Like tile_dot_4bit for weights of at most 127."""
     _dot_q8(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate, 32, 1)
 
 
@@ -155,7 +156,7 @@ def tile_dot_7bit_16(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accu
 @part(10)
 def tile_dot_8bit(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate):
     """Like tile_dot_4bit for any u8 weights whose offset is -128 scales: signed bytes, that is."""
-    if not _SUMS_16_BIT:
+    if ANY_U8:
         _dot_q8(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate, 32, 8)
         return
     scale = scale_at(tile, kn)

@@ -4,7 +4,7 @@ loops over them.
 A type tells how its block is unpacked, in two functions:
 
     scales(block)    (scale, offset) for each 16 weights, two f32x16; weight = scale * w + offset
-    weights(block)   its 256 weights as four u8x64, of at most 128 each in a dot product, or i8x64
+    weights(block)   its 256 weights as four u8x64, of at most 127 each in a dot product, or i8x64
 
 512 bits are a register of some CPUs; where they are not, LLVM makes two or four of each vector.
 """

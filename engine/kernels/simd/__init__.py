@@ -56,6 +56,7 @@ from engine.kernels.simd.lanes import (
     shuffle,
     upper,
 )
+from engine.kernels.simd.lowering import ANY_U8
 from engine.kernels.simd.memory import (
     load,
     load_bf16,
@@ -130,6 +131,7 @@ from engine.kernels.simd.vectors import (
 )
 
 __all__ = [
+    "ANY_U8",
     "FOUR",
     "ONE",
     "WIDE",
