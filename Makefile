@@ -30,7 +30,7 @@ help: ## Show this list
 run: $(VENV)/run.stamp $(NEEDED) ## Serve the demo model, or MODEL=file.gguf; HOST=... PORT=... after make
 	@exec $(PY) -m clients serve "$$MODEL" $(LISTEN)
 
-test: $(VENV)/dev.stamp $(DEMO) ## Run every test, slow ones and those with a real model included
+test: $(VENV)/dev.stamp $(VENV)/frameworks.stamp $(DEMO) ## Run every test, slow ones and those with a real model included
 	$(PY) -m pytest
 
 aarch64: $(VENV)/run.stamp ## Run tests of the kernels on an emulated Arm CPU; needs Debian's or Ubuntu's apt
@@ -75,6 +75,14 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 	@echo 'Installing the packages for development and tests ...'
 	@$(INSTALL) --no-build-isolation --editable '.[dev]'
 	@touch $@
+
+# One test's, which is skipped where they cannot be had; where CI is set it is not.
+$(VENV)/frameworks.stamp: $(VENV)/run.stamp tests/frameworks.txt
+	@echo 'Installing LangChain and LlamaIndex, for one test, apart from the rest ...'
+	@rm -rf $(VENV)/frameworks
+	@if $(PY) -m venv --without-pip $(VENV)/frameworks && $(PIP) --quiet \
+	  --python $(VENV)/frameworks install --no-user --no-deps --no-compile -r tests/frameworks.txt; \
+	then touch $@; else rm -rf $(VENV)/frameworks; test -z "$$CI"; fi
 
 $(DEMO): | $(VENV)/run.stamp
 	@echo 'Downloading the demo model (98 MB) ...'

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from engine.closed_objects import close_objects
 from engine.errors import EngineError, InvalidRequest
 from engine.json_schema import check_schema
 from engine.tokenizer import Tokenizer
@@ -221,7 +222,8 @@ def lark_json(schema: Any, param: str = "tools") -> str:
 
     Raises InvalidRequest, for the request's field `param`, when the schema cannot be enforced.
     """
-    return "%json " + json.dumps({**check_schema(schema, param), "x-guidance": _JSON_STYLE})
+    closed = close_objects(check_schema(schema, param))
+    return "%json " + json.dumps({**closed, "x-guidance": _JSON_STYLE})
 
 
 def _as_text(kind: GrammarKind, source: Any, param: str) -> str:
@@ -233,7 +235,7 @@ def _as_text(kind: GrammarKind, source: Any, param: str) -> str:
             schema = json.loads(source) if isinstance(source, str) else source
         except (ValueError, RecursionError) as error:
             raise InvalidRequest(f"{param}: the schema is not JSON: {error}", param) from error
-        source = json.dumps(check_schema(schema, param))
+        source = json.dumps(close_objects(check_schema(schema, param)))
     if not isinstance(source, str) or not source.strip():
         raise InvalidRequest(f"{param}: a grammar is a text, and not an empty one", param)
     if len(source) > _MAX_SOURCE:

@@ -57,7 +57,7 @@ def check_schema(schema: Any, param: str) -> dict[str, Any]:
     _check_depth(schema, param)
     if not isinstance(schema, dict):
         raise InvalidRequest(f"{param}: a JSON schema is an object, not {_kind(schema)}", param)
-    for path, subschema in _subschemas(schema):
+    for path, subschema in subschemas(schema):
         if isinstance(subschema, dict):
             if problem := _problem(subschema):
                 raise InvalidRequest(f"{param}: {problem}, at {path}", param)
@@ -67,7 +67,7 @@ def check_schema(schema: Any, param: str) -> dict[str, Any]:
                 f"at {path}",
                 param,
             )
-    if sum("$ref" in s for _, s in _subschemas(schema) if isinstance(s, dict)) > _MAX_REFS:
+    if sum("$ref" in s for _, s in subschemas(schema) if isinstance(s, dict)) > _MAX_REFS:
         raise InvalidRequest(f"{param}: more than {_MAX_REFS} '$ref' in one schema", param)
     if _is_endless(schema):
         raise InvalidRequest(
@@ -100,7 +100,7 @@ def _problem(schema: dict[str, Any]) -> str | None:
     return None
 
 
-def _subschemas(schema: Any) -> Iterator[tuple[str, Any]]:
+def subschemas(schema: Any) -> Iterator[tuple[str, Any]]:
     """Every schema in a schema, itself first, with its place as a JSON pointer."""
     todo = [("#", schema)]
     while todo:
@@ -121,7 +121,7 @@ def _subschemas(schema: Any) -> Iterator[tuple[str, Any]]:
 def _is_endless(root: dict[str, Any]) -> bool:
     """Whether only an endless value would satisfy a schema, because it requires itself."""
     targets = {}
-    for _, schema in _subschemas(root):
+    for _, schema in subschemas(root):
         if isinstance(schema, dict) and isinstance(ref := schema.get("$ref"), str):
             targets[ref] = _resolve(root, ref)
     # References are taken for endless until what they point to is found to end without them.

@@ -113,6 +113,9 @@ def test_properties_that_the_schema_does_not_name_are_not_invented() -> None:
     tool = {"name": "f", "parameters": {"properties": {"a": {"type": "integer"}}}}
     rules = "\n".join(call_rules(PLAIN.form, [tool], False, {}))
     assert '"additionalProperties": false' in rules
+    inside = {"type": "object", "properties": {"b": tool["parameters"]}}
+    rules = "\n".join(call_rules(PLAIN.form, [{**tool, "parameters": inside}], False, {}))
+    assert rules.count('"additionalProperties": false') == 2
     tool = {"name": "f", "parameters": {"type": "object"}}
     assert "additionalProperties" not in "\n".join(call_rules(PLAIN.form, [tool], False, {}))
 
