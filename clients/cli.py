@@ -19,7 +19,8 @@ import typer
 from clients.errors import UserError
 
 if TYPE_CHECKING:
-    from server.config import AppConfig, Overrides
+    from server.config import AppConfig
+    from server.config_sources import Overrides
 
 app = typer.Typer(
     help="A local completion server for old computers: GGUF models on the CPU, OpenAI's API.",
@@ -141,8 +142,6 @@ def prompt(
     """Ask a model one thing, without a server running."""
     from rich.console import Console
 
-    from clients.chat import printable
-    from clients.client import Reply, Text
     from clients.private_server import private_server
 
     if raw and system is not None:
@@ -160,9 +159,12 @@ def prompt(
         arguments += ["--lora", adapter]
 
     _unwind_on_sigterm()
-    show = printable if sys.stdout.isatty() else str
     status = Console(stderr=True).status("starting ...")
     with status, private_server(arguments, lambda health: status.update(str(health))) as client:
+        from clients.chat import printable  # here, so that the server starts meanwhile
+        from clients.client import Reply, Text
+
+        show = printable if sys.stdout.isatty() else str
         try:
             for event in client.stream(asked if raw else messages, **options):
                 if isinstance(event, Text):
@@ -335,7 +337,7 @@ def _numbers(option: str, text: str, least: int) -> tuple[int, ...]:
 def _settings(config: Path | None, flags: Overrides) -> AppConfig:
     """The settings in force; of the flags, those that are not None count. Raises: UserError."""
     from engine import ConfigError
-    from server.config import load_config
+    from server.config_sources import load_config
 
     given = {
         section: {key: value for key, value in values.items() if value is not None}

@@ -1,7 +1,7 @@
 """Engine: a model file made ready to answer. Text to ids, ids to a queued request, events back.
 
-Opens and checks the file first and brings Numba and the kernels only then: a wrong file is told in
-a fraction of a second, even where nothing is compiled yet. How requests run is worker.py's.
+How requests run is worker.py's. Importing this brings Numba; model_file.py, which does not, tells
+what is wrong with a file before anybody needs to wait for that.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import contextlib
 import logging
 import queue
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gguf.constants import LlamaFileType
-
+from engine.chat import Chat
+from engine.chat_cache import ChatCache, NoRoom, least_pages, short_tokens
 from engine.chat_format import ChatFormat
 from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig
 from engine.context import FittedChat, fit_chat, next_turn_ids
 from engine.cpus import count_cpus
+from engine.disk_cache import DiskCache
+from engine.embedder import Cancelled, Embedder, pooling_of
 from engine.errors import (
     ContextLengthExceeded,
     EngineFailed,
@@ -29,29 +30,33 @@ from engine.errors import (
     InvalidRequest,
     OutOfMemory,
 )
+from engine.fingerprint import fingerprint
 from engine.free_memory import free_memory, resident
 from engine.generation import Estimate, Event, Failed, Finished, Generation, PromptScored, Token
 from engine.gguf_file import GGUFFile
 from engine.grammar import Grammar
 from engine.infill import InfillTokens
-from engine.info import LoadProgress, ModelInfo, RenderedChat, SavedChat
-from engine.lora import Adapters
+from engine.info import LoadProgress, RenderedChat, SavedChat
+from engine.jit import cache_root
+from engine.kernels.kv_page import LAYOUT
+from engine.kv_cache import PagePool
 from engine.memory import Budget, Sizes, plan_memory
 from engine.memory_report import ChatMemory, MemoryReport, mapped_resident_bytes
-from engine.model_config import ModelConfig
+from engine.model import Model
+from engine.model_file import ModelFile
+from engine.policy import POLICIES
 from engine.pressure import Watch
 from engine.reply_grammar import reply_grammar
 from engine.reply_rules import ReplyRules
 from engine.request_options import DEFAULT_OPTIONS, RequestOptions
 from engine.residency import lock, resident_bytes
 from engine.sampling_params import SamplingParams
+from engine.saved_chats import SavedChats
+from engine.scheduler import Scheduler
 from engine.special_tokens import unshield
-from engine.split_files import model_name
 from engine.tokenizer import Tokenizer
-
-if TYPE_CHECKING:  # they bring Numba
-    from engine.chat import Chat
-    from engine.saved_chats import SavedChats
+from engine.weights import Weights
+from engine.worker import TimeLimits, Worker
 
 log = logging.getLogger("rushlight.engine")
 
@@ -61,8 +66,8 @@ _LONG_IDLE_S = 60.0  # after which other programs may have pushed weights out of
 class Engine:
     """A loaded model and the thread that runs it.
 
-    Blocks while it loads; on_load hears how far it is. Usable from any thread, and as a context
-    manager.
+    Blocks while it loads; on_load hears how far it is. file: what `config` names, where it is open
+    already; it is the engine's then. Usable from any thread, and as a context manager.
 
     budget: the memory that it may take.
 
@@ -70,19 +75,21 @@ class Engine:
     """
 
     def __init__(
-        self, config: EngineConfig, on_load: Callable[[LoadProgress], None] | None = None
+        self,
+        config: EngineConfig,
+        on_load: Callable[[LoadProgress], None] | None = None,
+        file: ModelFile | None = None,
     ) -> None:
         report = on_load or (lambda progress: None)
         self.config = config
         self.budget: Budget
         with contextlib.ExitStack() as undo:  # if anything below fails
             report(LoadProgress("opening model", 0, 1))
-            self._gguf = GGUFFile(config.model_path)
-            undo.callback(self._gguf.close)
-            model_config = ModelConfig.from_gguf(self._gguf)
-            adapters = Adapters(config.lora, self._gguf)
-            undo.callback(adapters.close)
-            self._read_ahead()
+            self._file = file or ModelFile(config)
+            undo.callback(self._file.close)
+            self._gguf = self._file.gguf
+            model_config, adapters = self._file.config, self._file.adapters
+            self._file.read_ahead()
             report(LoadProgress("reading tokenizer", 0, 1))
             self.tokenizer = Tokenizer.from_gguf(self._gguf, config.tokenizer_pre)
             self.chat_template = ChatTemplate.from_gguf(self._gguf, self.tokenizer)
@@ -90,27 +97,9 @@ class Engine:
             self._infill = InfillTokens.of(self.tokenizer.vocabulary)
 
             report(LoadProgress("compiling kernels", 0, 1))
-            # Here and not above: this brings Numba, half a second, and the next ones compile, which
-            # takes several where the cache is cold. Nobody should wait for that to hear that a file
-            # is damaged.
-            from engine.weights import Weights
-
             weights = Weights.from_gguf(self._gguf, model_config, adapters)
             adapters.close()  # what they add has been copied
             _check_vocabulary(self._gguf, self.tokenizer.n_vocab, weights.token_embd.n_out)
-            from engine.chat import Chat
-            from engine.chat_cache import ChatCache, least_pages, short_tokens
-            from engine.disk_cache import DiskCache
-            from engine.embedder import Embedder, pooling_of
-            from engine.fingerprint import fingerprint
-            from engine.jit import cache_root
-            from engine.kernels.kv_page import LAYOUT
-            from engine.kv_cache import PagePool
-            from engine.model import Model
-            from engine.policy import POLICIES
-            from engine.saved_chats import SavedChats
-            from engine.scheduler import Scheduler
-            from engine.worker import TimeLimits, Worker
 
             def plan(model: Model) -> int:
                 sizes = Sizes(
@@ -137,7 +126,7 @@ class Engine:
             )
             undo.callback(self._model.close)
             n_ctx = self.budget.n_ctx
-            self.model = _model_info(self._gguf, model_config, n_ctx, self.tokenizer.n_vocab)
+            self.model = self._file.info(n_ctx, self.tokenizer.n_vocab)
             if config.lock_weights:
                 for part in self._gguf.parts:
                     lock(*part.extent)
@@ -300,7 +289,7 @@ class Engine:
         """
         self._check(prompt_ids, params)
         if self._worker.idle_s > _LONG_IDLE_S:
-            self._read_ahead()
+            self._file.read_ahead()
         return self._worker.submit(Generation(list(prompt_ids), params, on_event, options))
 
     def generate(
@@ -373,8 +362,6 @@ class Engine:
         Raises ContextLengthExceeded, InvalidRequest, OutOfMemory, EngineClosed, EngineFailed, and
         InvalidRequest once `cancelled` is set.
         """
-        from engine.embedder import Cancelled
-
         self._check(ids, SamplingParams())
         try:
             vector: list[float] = self._embedder.embed(ids, cancelled).tolist()
@@ -442,8 +429,6 @@ class Engine:
         """Read a saved chat into memory, as the most recently used. Raises what `save_chat` does,
         and OutOfMemory.
         """
-        from engine.chat_cache import NoRoom
-
         saved = self._saved_folder()
 
         def restore() -> SavedChat:
@@ -508,10 +493,6 @@ class Engine:
             raise InvalidRequest("chats cannot be saved: cache.saved_folder is not set")
         return self._saved
 
-    def _read_ahead(self) -> None:
-        """Have the weights read in the order of the file, instead of a little per page fault."""
-        threading.Thread(target=self._gguf.prefetch, name="rushlight-prefetch", daemon=True).start()
-
     def _check(self, prompt_ids: Sequence[int], params: SamplingParams) -> None:
         if not prompt_ids:
             raise InvalidRequest("the prompt is empty; it needs at least one token", "prompt")
@@ -566,27 +547,3 @@ def _choose_n_threads(config: EngineConfig) -> int:
     cpus = count_cpus()
     log.info("n_threads = %d: %s", cpus.n, cpus.reason)
     return cpus.n
-
-
-def _model_info(gguf: GGUFFile, config: ModelConfig, n_ctx: int, n_vocab: int) -> ModelInfo:
-    number = gguf.get_int("general.file_type", -1)
-    try:
-        file_type = LlamaFileType(number).name.removeprefix("MOSTLY_").removeprefix("ALL_")
-    except ValueError:
-        weights: Counter[str] = Counter()
-        for tensor in gguf.tensors.values():
-            weights[tensor.type_name] += tensor.n_weights
-        file_type = weights.most_common(1)[0][0]
-    return ModelInfo(
-        name=model_name(gguf.path),
-        path=gguf.path,
-        architecture=config.architecture,
-        n_params=sum(t.n_weights for t in gguf.tensors.values()),
-        n_bytes=gguf.n_bytes,
-        file_type=file_type,
-        n_ctx=n_ctx,
-        n_ctx_train=config.n_ctx_train,
-        n_vocab=n_vocab,
-        n_embd=config.n_embd,
-        n_layer=config.n_layer,
-    )

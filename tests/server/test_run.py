@@ -197,7 +197,7 @@ def test_a_load_that_fails_ends_it(run: Any, mode: str, line: str) -> None:
 def test_no_model_is_a_failure(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from server.config import load_config\n"
+        "from server.config_sources import load_config\n"
         "from server.run import serve\n"
         "sys.exit(serve(load_config()))\n"
     )
