@@ -140,9 +140,7 @@ def prompt(
     lora: LoraOption = None,
 ) -> None:
     """Ask a model one thing, without a server running."""
-    from rich.console import Console
-
-    from clients.private_server import private_server
+    from clients.prompt import ask_once
 
     if raw and system is not None:
         raise typer.BadParameter("--system needs a chat template, which --raw leaves out")
@@ -159,21 +157,7 @@ def prompt(
         arguments += ["--lora", adapter]
 
     _unwind_on_sigterm()
-    status = Console(stderr=True).status("starting ...")
-    with status, private_server(arguments, lambda health: status.update(str(health))) as client:
-        from clients.chat import printable  # here, so that the server starts meanwhile
-        from clients.client import Reply, Text
-
-        show = printable if sys.stdout.isatty() else str
-        try:
-            for event in client.stream(asked if raw else messages, **options):
-                if isinstance(event, Text):
-                    status.stop()
-                    print(show(event.text), end="", flush=True)
-        finally:
-            print(flush=True)  # an error or an interrupt begins on a line of its own
-        if isinstance(event, Reply) and event.finish_reason == "length":
-            print("rushlight: the reply reached its length limit", file=sys.stderr)
+    ask_once(arguments, asked if raw else messages, options)
 
 
 @app.command()

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import Final, Self
 
 from engine.config import EngineConfig
+from engine.errors import GGUFError
 from engine.ggml_types import FILE_TYPES
 from engine.gguf_file import GGUFFile
 from engine.info import ModelInfo
@@ -37,6 +38,7 @@ class ModelFile:
             undo.callback(self.gguf.close)
             self.config: Final = ModelConfig.from_gguf(self.gguf)
             check_tokenizer(self.gguf, settings.tokenizer_pre)
+            _check_vocabulary(self.gguf)
             for tensor in self.gguf.tensors.values():
                 check_type(tensor.ggml_type, tensor.name)
             self.adapters: Final = Adapters(settings.lora, self.gguf)
@@ -83,3 +85,11 @@ class ModelFile:
         for tensor in self.gguf.tensors.values():
             weights[tensor.type_name] += tensor.n_weights
         return weights.most_common(1)[0][0]
+
+
+def _check_vocabulary(gguf: GGUFFile) -> None:
+    """Every token needs its row in the embedding; rows beyond the tokens are padding."""
+    n_rows = gguf.tensor("token_embd.weight").n_rows
+    n_tokens = len(gguf.get_strings("tokenizer.ggml.tokens"))
+    if n_rows < n_tokens:
+        raise GGUFError(gguf.path, f"tensor token_embd.weight: {n_rows} rows for {n_tokens} tokens")

@@ -85,6 +85,10 @@ def of_another_pre_tokenizer(path: Path) -> None:
     write_tiny_gguf(path, tokenizer_pre="never-heard-of")
 
 
+def with_too_small_an_embedding(path: Path) -> None:
+    write_tiny_gguf(path, n_padding=-16)
+
+
 def with_tensor_type(number: int) -> Callable[[Path], None]:
     """In place of output_norm's F32."""
     name = b"output_norm.weight"
@@ -124,6 +128,7 @@ BAD_MODELS = [
         with_another(b"llama.embedding_length", b"llama.embedding_lengtx"),
         r"m\.gguf: metadata 'llama\.embedding_length' is missing.*",
     ),
+    (with_too_small_an_embedding, r"m\.gguf: tensor token_embd\.weight: \d+ rows for \d+ tokens"),
     (without_its_second_part, r"m\.gguf: it is part 1 of 5 of a split model, so .*"),
 ]
 
