@@ -115,11 +115,6 @@ class GrammarState:
         self._raise_error()
 
     @property
-    def is_complete(self) -> bool:
-        """Whether the text may end here."""
-        return bool(self._matcher.is_accepting())
-
-    @property
     def is_over(self) -> bool:
         """Whether the text must end here."""
         return bool(self._matcher.is_stopped())

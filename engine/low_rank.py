@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from engine.gguf_file import GGUFFile, TensorInfo
+from engine.gguf_file import GGUFFile
+from engine.gguf_header import TensorInfo
 from engine.lora import Pair
 from engine.quants import quant_type
 

@@ -13,6 +13,7 @@ from pydantic import AliasChoices, BeforeValidator, Field
 
 from engine import SamplingParams
 from server.request_object import RequestObject
+from server.whole_numbers import Int32
 
 MAX_STOP_STRINGS = 64
 
@@ -21,9 +22,6 @@ ALIASES = {
     "repeat_penalty": ("repeat_penalty", "repetition_penalty"),
     "repeat_last_n": ("repeat_last_n", "repetition_context_size"),
 }
-
-# What the engine's machine code takes.
-Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 
 
 def _alias(name: str) -> Any:

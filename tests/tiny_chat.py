@@ -17,7 +17,7 @@ from engine.kv_cache import PagePool
 from engine.lora import Adapters
 from engine.model import Model
 from engine.model_config import ModelConfig
-from engine.weights import Weights
+from engine.weights_reader import read_weights
 
 N_CTX = 200
 Logits = npt.NDArray[np.float32]
@@ -34,7 +34,7 @@ def chat_of(
     with GGUFFile(path) as gguf:
         config = ModelConfig.from_gguf(gguf)
         with Adapters(lora, gguf) as adapters:
-            weights = Weights.from_gguf(gguf, config, adapters)
+            weights = read_weights(gguf, config, adapters)
         model = Model(config, weights, max_rows, n_threads, on_layout=lambda model: n_ctx)
         try:
             yield Chat(model, PagePool(n_pages(n_ctx), model.page_bytes), n_ctx)

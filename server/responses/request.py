@@ -24,7 +24,8 @@ from server.openai.tools import (
 )
 from server.request_object import Object, RequestBody, RequestObject
 from server.responses.items import Input, as_items, chat_messages, unknown_keys
-from server.sampling_fields import Int32, SamplingFields
+from server.sampling_fields import SamplingFields
+from server.whole_numbers import Int32
 
 _LIMIT = ("max_output_tokens", *SamplingFields.aliases["max_tokens"])
 _LOGPROBS = "message.output_text.logprobs"

@@ -22,7 +22,7 @@ from engine.kv_cache import PagePool
 from engine.model import Model
 from engine.model_config import ModelConfig
 from engine.plan import Part
-from engine.weights import Weights
+from engine.weights_reader import read_weights
 from tests.reference import ReferenceModel
 from tests.tiny_gguf import write_tiny_gguf
 
@@ -49,7 +49,7 @@ MODELS: dict[str, dict[str, Any]] = {
 def model_of(path: Path, kv_type: str, n_threads: int = 2) -> Iterator[Model]:
     with GGUFFile(path) as gguf:
         config = ModelConfig.from_gguf(gguf)
-        weights = Weights.from_gguf(gguf, config)
+        weights = read_weights(gguf, config)
         model = Model(config, weights, 64, n_threads, kv_type=kv_type)
         try:
             yield model

@@ -19,7 +19,7 @@ from engine.gguf_file import GGUFFile
 from engine.kv_cache import PagePool
 from engine.model import Model
 from engine.model_config import ModelConfig
-from engine.weights import Weights
+from engine.weights_reader import read_weights
 from tests.tiny_gguf import write_tiny_gguf
 
 N_CTX = 256
@@ -43,7 +43,7 @@ NewChat = Callable[[], Chat]
 def chats_of(path: Path) -> Iterator[NewChat]:
     with GGUFFile(path) as gguf:
         config = ModelConfig.from_gguf(gguf)
-        model = Model(config, Weights.from_gguf(gguf, config), max_rows=64, n_threads=2)
+        model = Model(config, read_weights(gguf, config), max_rows=64, n_threads=2)
         pool = PagePool(8 * n_pages(N_CTX), model.page_bytes)
         try:
             yield lambda: Chat(model, pool, N_CTX)

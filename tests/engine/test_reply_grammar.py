@@ -94,7 +94,7 @@ class Checker:
                 state.accept(token_id)
             except EngineError:
                 return None
-        return state.is_complete
+        return bool(state._matcher.is_accepting())
 
 
 def read(tool_format: ToolFormat, text: str, offered: Sequence[Any]) -> tuple[list[str], str, str]:

@@ -13,7 +13,8 @@ import pytest
 from pydantic import BaseModel
 
 from engine import ConfigError, EngineConfig, LoraFile, SamplingParams
-from server.config import AppConfig, EngineSettings, SamplingSection, load_config
+from server.config import AppConfig, EngineSettings, SamplingSection
+from server.config_sources import load_config
 
 ROOT_FILE = Path(__file__).resolve().parents[2] / "config.toml"
 

@@ -1,0 +1,95 @@
+"""ModelFile: a model's files and adapters, open, and checked as far as their headers go.
+
+Brings neither Numba nor a kernel, so that a wrong file is told in a fraction of a second, even
+where nothing is compiled yet. What only a look at every tensor's shape can tell is weights.py's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from typing import Final, Self
+
+from engine.config import EngineConfig
+from engine.errors import GGUFError
+from engine.ggml_types import FILE_TYPES
+from engine.gguf_file import GGUFFile
+from engine.info import ModelInfo
+from engine.lora import Adapters
+from engine.model_config import ModelConfig
+from engine.quants import check_type
+from engine.split_files import model_name
+from engine.tokenizer import check_tokenizer
+
+
+class ModelFile:
+    """What EngineConfig names, open. A context manager.
+
+    gguf, config, adapters: the model's file, its numbers, and what is added to its matrices.
+
+    Raises GGUFError for a file that is missing, damaged or does not fit, UnsupportedModel for an
+    architecture, option, tensor type or tokenizer that is not there, ConfigError.
+    """
+
+    def __init__(self, settings: EngineConfig) -> None:
+        with contextlib.ExitStack() as undo:
+            self.gguf: Final = GGUFFile(settings.model_path)
+            undo.callback(self.gguf.close)
+            self.config: Final = ModelConfig.from_gguf(self.gguf)
+            check_tokenizer(self.gguf, settings.tokenizer_pre)
+            _check_vocabulary(self.gguf)
+            for tensor in self.gguf.tensors.values():
+                check_type(tensor.ggml_type, tensor.name)
+            self.adapters: Final = Adapters(settings.lora, self.gguf)
+            undo.pop_all()
+
+    def read_ahead(self) -> None:
+        """Have the weights read in the order of the file, instead of a little per page fault."""
+        threading.Thread(target=self.gguf.prefetch, name="rushlight-prefetch", daemon=True).start()
+
+    def info(self, n_ctx: int, n_vocab: int) -> ModelInfo:
+        """What is told of the model."""
+        tensors = self.gguf.tensors.values()
+        return ModelInfo(
+            name=model_name(self.gguf.path),
+            path=self.gguf.path,
+            architecture=self.config.architecture,
+            n_params=sum(tensor.n_weights for tensor in tensors),
+            n_bytes=self.gguf.n_bytes,
+            file_type=self._file_type(),
+            n_ctx=n_ctx,
+            n_ctx_train=self.config.n_ctx_train,
+            n_vocab=n_vocab,
+            n_embd=self.config.n_embd,
+            n_layer=self.config.n_layer,
+        )
+
+    def close(self) -> None:
+        """Unmap the files, once nothing of them is in use. Idempotent."""
+        self.adapters.close()
+        self.gguf.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _file_type(self) -> str:
+        """The file's word, or what most weights are in."""
+        number = self.gguf.get_int("general.file_type", -1)
+        if number in FILE_TYPES:
+            return FILE_TYPES[number]
+        weights: Counter[str] = Counter()
+        for tensor in self.gguf.tensors.values():
+            weights[tensor.type_name] += tensor.n_weights
+        return weights.most_common(1)[0][0]
+
+
+def _check_vocabulary(gguf: GGUFFile) -> None:
+    """Every token needs its row in the embedding; rows beyond the tokens are padding."""
+    n_rows = gguf.tensor("token_embd.weight").n_rows
+    n_tokens = len(gguf.get_strings("tokenizer.ggml.tokens"))
+    if n_rows < n_tokens:
+        raise GGUFError(gguf.path, f"tensor token_embd.weight: {n_rows} rows for {n_tokens} tokens")
