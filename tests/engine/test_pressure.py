@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import select
+import socket
+import threading
 import time
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from engine import Engine, EngineConfig, Failed, OutOfMemory
 from engine.free_memory import FreeMemory
 from engine.pressure import Level, Watch
+from engine.stalls import Stalls
 from tests.tiny_gguf import write_tiny_gguf
 from tests.tiny_requests import PROMPT, A, Listener, always, run
 
@@ -67,6 +71,44 @@ def test_it_looks_by_itself() -> None:
         time.sleep(0.01)
     watch.close()
     assert machine.told[0][0] is Level.CRITICAL
+
+
+def test_it_looks_at_once_when_somebody_waits_for_memory(tmp_path: Path) -> None:
+    """With a socket in place of the kernel's file: urgent data is the same event."""
+    machine = Machine(2000)
+    heard = threading.Event()
+
+    def hear(level: Level, n_bytes: int) -> None:
+        machine.hear(level, n_bytes)
+        heard.set()
+
+    server = socket.create_server(("127.0.0.1", 0))
+    kernel = socket.create_connection(server.getsockname())
+    file, _ = server.accept()
+    stalls = Stalls(tmp_path)
+    stalls._poll.register(file, select.POLLPRI)
+    watch = Watch(machine.look, 700 * MIB, hear, every_s=1000, stalls=stalls)
+    machine.free = 800 * MIB  # enough, if nobody waited
+    kernel.send(b"!", socket.MSG_OOB)
+    assert heard.wait(5)
+    file.recv(1, socket.MSG_OOB)
+    watch.close()
+    assert machine.told[0] == (Level.LOW, 28)
+    for one in (server, kernel, file):
+        one.close()
+
+
+def test_while_memory_is_short_it_looks_often() -> None:
+    machine = Machine(2000)
+    watch = Watch(machine.look, 700 * MIB, machine.hear, every_s=1000)
+    machine.free = 500 * MIB
+    watch.look()
+    watch._stalls.end()  # it sleeps for long: wake it
+    limit = time.monotonic() + 5
+    while len(machine.told) < 3:
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    watch.close()
 
 
 @pytest.fixture(scope="module")
