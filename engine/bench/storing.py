@@ -42,7 +42,6 @@ class _Reply:
         if isinstance(event, Token):
             self.times_s.append(time.perf_counter())
         else:
-            print(str(event)[:300])
             self.n_cached = event.n_cached if isinstance(event, Finished) else 0
             self.ended.set()
 
