@@ -18,8 +18,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.generation import Event, Finished, Token
@@ -125,9 +123,8 @@ def _beside(reply: _Reply, act: Callable[[], None]) -> tuple[float, list[float]]
 def _make_up(engine: Engine, ids: list[int]) -> None:
     """A chat in memory that nobody has read."""
     pages = engine._worker.call_with_room(lambda: engine._cache.take(len(ids)))
-    noise = np.random.default_rng(1).bytes(engine._pool.page_bytes)
     for view in engine._cache.views(pages):
-        view[:] = noise
+        view[:] = b"\x2c" * len(view)  # 0.065 in f16: a number, which noise is not always
     engine._worker.call(lambda: engine._cache.add(ids, pages)).result()
 
 
