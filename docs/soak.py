@@ -77,12 +77,13 @@ class Person:
 
     def live(self, end_s: float) -> None:
         """Until a moment of the clock."""
-        while time.monotonic() < end_s:
-            try:
-                self._act()
-            except (httpx.HTTPError, KeyError, ValueError) as error:
-                self._said.errors.append(f"{type(error).__name__}: {error}")
-                time.sleep(1)
+        with self._http:
+            while time.monotonic() < end_s:
+                try:
+                    self._act()
+                except (httpx.HTTPError, KeyError, ValueError) as error:
+                    self._said.errors.append(f"{type(error).__name__}: {error}")
+                    time.sleep(1)
 
     def _act(self) -> None:
         chance = self._random.random()

@@ -30,7 +30,7 @@ _MOST_SHORT = 1024  # tokens of a chat that counts as short
 _SHOWN = 8  # tokens on each side of the place where a prompt leaves its chat
 _NEAR = PAGE  # tokens that are not worth keeping a second chat, or a file, for
 _SPARE = 4  # pages that each other running chat may go on by while one is stored
-_LOAD_BYTES = 8 << 20  # read from the store at once: some hundredths of a second
+_LOAD_BYTES = 8 << 20  # read from the store at once: a few hundredths of a second
 
 
 class ChatStore(Writable, Protocol):

@@ -23,6 +23,7 @@ from engine.tokenizer import Tokenizer
 # it shorter: alone, what is lost when it is cancelled; beside others, what their replies wait.
 _ALONE_S, _ALONE_LEAST = 1.0, 128
 _OTHERS_WAIT_S, _OTHERS_WAIT_LEAST = 0.5, 32
+_LOAD_S = 0.1  # that reading a stored chat may take at once
 _SCORE_BYTES = 1 << 24  # of logits at once, when all are wanted: they grow with the vocabulary
 _IDLE_CHUNK = 64  # tokens: what is lost when a request comes in the middle
 
@@ -77,9 +78,7 @@ class Runner:
         is read as decoding reads.
         """
         chat = _chat(sequence)
-        n_loaded = self._cache.load(chat, sequence.cacheable_ids)
-        if n_loaded:
-            sequence.note_loaded(n_loaded)
+        if self._load(chat, sequence):
             return
         limit_s, least = (
             (_OTHERS_WAIT_S, _OTHERS_WAIT_LEAST) if others_wait else (_ALONE_S, _ALONE_LEAST)
@@ -109,6 +108,15 @@ class Runner:
         if is_scored:
             self._speed.note_prefill(n, time.perf_counter() - start)
         sequence.n_prefilled = max(sequence.n_prefilled, len(chat.ids))
+
+    def _load(self, chat: Chat, sequence: Sequence) -> bool:
+        """Take pages from the store for a while. Returns whether there were any."""
+        end_s = time.perf_counter() + _LOAD_S
+        has_loaded = False
+        while time.perf_counter() < end_s and (n := self._cache.load(chat, sequence.cacheable_ids)):
+            sequence.note_loaded(n)
+            has_loaded = True
+        return has_loaded
 
     def _decode(self, sequences: tuple[Sequence, ...]) -> None:
         """The next token of each."""

@@ -147,19 +147,3 @@ def _until(engine: Engine, holds: object) -> None:
     while not holds():  # type: ignore[operator]
         assert time.monotonic() < limit
         time.sleep(0.01)
-
-
-def test_a_report_adds_up_to_what_the_process_has(model_path: Path) -> None:
-    with Engine(EngineConfig(model_path, disk_bytes=0, n_ctx=256, cache_bytes=1 << 20)) as engine:
-        run(engine, PROMPT * 10, always(A, max_tokens=3))
-        report = engine.memory()
-        [chat] = report.chats
-        assert (chat.n_tokens, chat.is_running) == (len(PROMPT) * 10 + 2, False)
-        assert chat.n_bytes <= report.kv <= chat.n_bytes + (2 << 20)
-        assert report.weights_mapped == model_path.stat().st_size
-        assert report.weights_cached is None or report.weights_cached <= report.weights_mapped
-        assert min(report.weights, report.libraries, report.workspace, report.process) > 0
-        fields = dict(
-            line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines()
-        )
-        assert report.rss == pytest.approx(int(fields["VmRSS"].split()[0]) << 10, rel=0.05)
