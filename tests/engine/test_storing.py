@@ -83,6 +83,7 @@ def test_a_reply_goes_on_while_other_chats_leave_and_come_back(
         cache_bytes=page_bytes * chat_cache.least_pages(N_CTX),  # 41 pages
     )
     monkeypatch.setattr(chat_cache, "_LOAD_BYTES", 2 * page_bytes)
+    monkeypatch.setattr(runner, "_LOAD_S", 2 * PAGE_S)
     monkeypatch.setattr(chat_file, "_write", slow(chat_file._write))
     monkeypatch.setattr(chat_file, "_fill", slow(chat_file._fill))
     with Engine(config) as engine:
@@ -97,7 +98,7 @@ def test_a_reply_goes_on_while_other_chats_leave_and_come_back(
         end_s = time.perf_counter()
         assert end_s - start_s > 22 * PAGE_S
         assert list((tmp_path / "chats").glob("*.chat"))
-        assert reply.longest_gap_s(start_s, end_s) < 5 * PAGE_S
+        assert reply.longest_gap_s(start_s, end_s) < 10 * PAGE_S
 
         start_s = time.perf_counter()
         again = ask(engine, [*LONG, *LONG[:5]], 1)  # and comes back, while OTHER is stored
@@ -106,7 +107,7 @@ def test_a_reply_goes_on_while_other_chats_leave_and_come_back(
         assert again.last
         assert again.last.n_cached == len(LONG)
         assert end_s - start_s > 22 * PAGE_S
-        assert reply.longest_gap_s(start_s, end_s) < 5 * PAGE_S
+        assert reply.longest_gap_s(start_s, end_s) < 10 * PAGE_S
         assert not reply.ended.is_set(), "the reply was over before"
 
 
