@@ -18,6 +18,7 @@ import dataclasses
 import json
 import random
 import re
+import subprocess
 import sys
 import tempfile
 import threading
@@ -174,7 +175,7 @@ def run(model: Path, args: argparse.Namespace) -> Record:
     """One flat record."""
     said = Said()
     with tempfile.TemporaryDirectory() as folder:
-        settings = {
+        settings: dict[str, object] = {
             "engine__n_ctx": args.n_ctx,
             "engine__n_threads": args.n_threads,
             "scheduler__max_running": args.max_running,
@@ -182,11 +183,8 @@ def run(model: Path, args: argparse.Namespace) -> Record:
             "cache__disk": args.disk,
             "cache__folder": folder,
             "cache__memory": args.cache,
-            "log__level": "warning",
         }
-        with served(model, settings=settings) as (server, _):
-            url = _url(server.stdout)
-            told = _follow(server.stdout)
+        with _serving(model, settings) as (server, url, told):
             memory = Memory(server.pid, url)
             _busy(url, said, memory, args)
             report = httpx.get(f"{url}/v1/memory", timeout=30).json()
@@ -240,15 +238,12 @@ def _check(model: Path, said: Said, args: argparse.Namespace) -> Record:
     others = random.Random(1).sample(said.replies, len(said.replies))
     chosen = dict([*by_length[:2], *others][: args.check])
     counts = {"checked": 0, "same": 0, "tied": 0, "wrong": 0}
-    settings = {
+    settings: dict[str, object] = {
         "engine__n_ctx": args.n_ctx,
         "engine__n_threads": args.n_threads,
         "cache__disk": 0,
-        "log__level": "warning",
     }
-    with served(model, settings=settings) as (server, _):
-        url = _url(server.stdout)
-        _follow(server.stdout)
+    with _serving(model, settings) as (_, url, _):
         for prompt, reply in chosen.items():
             body = _body(prompt, len(reply.tokens))
             alone = Reply.of(httpx.post(f"{url}/v1/completions", json=body, timeout=600).json())
@@ -280,18 +275,19 @@ def _body(prompt: str, n: int) -> Record:
     }
 
 
-def _url(lines: Iterator[str]) -> str:
-    """From the command that the server prints behind its being ready."""
-    found = re.search(r"http://[^/']+", next(lines))
-    assert found, "the server prints its address"
-    return found[0]
-
-
-def _follow(lines: Iterator[str]) -> list[str]:
-    """What the server goes on to print, read so that its pipe is never full."""
-    told: list[str] = []
-    threading.Thread(target=lambda: told.extend(map(str.strip, lines)), daemon=True).start()
-    return told
+@contextlib.contextmanager
+def _serving(
+    model: Path, settings: dict[str, object]
+) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """(a server, its address, the lines that it goes on to print)"""
+    with served(model, settings={**settings, "log__level": "warning"}) as (server, _):
+        lines = server.stdout
+        assert lines
+        found = re.search(r"http://[^/']+", next(lines))  # in the command behind its being ready
+        assert found, "the server prints its address"
+        told: list[str] = []  # read at once, so that the pipe is never full
+        threading.Thread(target=lambda: told.extend(map(str.strip, lines)), daemon=True).start()
+        yield server, found[0], told
 
 
 def _bytes(text: str) -> int:

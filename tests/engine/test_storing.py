@@ -20,6 +20,7 @@ from engine import (
     Token,
     chat_cache,
     chat_file,
+    runner,
 )
 from engine.storing import Storing
 from tests.tiny_gguf import FIRST_BYTE, write_tiny_gguf
