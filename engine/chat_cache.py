@@ -201,8 +201,8 @@ class ChatCache:
         """
         needed = sum(chat.n_pages_to_take(n) for chat in chats)
         if needed:
-            others = len(self._busy) - len(chats) if n > 1 else 0
-            self._free_pages(needed, n_total <= self._n_short, others)
+            others = self._busy.keys() - set(chats) if n > 1 else ()  # readers let writers go first
+            self._free_pages(needed, n_total <= self._n_short, len(others))
 
     def evict(self, n_bytes: int, at_once: bool = False) -> int:
         """Let idle chats leave until that much memory is free, as far as they are stored: those

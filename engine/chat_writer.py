@@ -7,13 +7,19 @@ written to nor free before it is done, or given up. For the engine thread only.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.chat import Chat, n_pages
 from engine.kv_cache import PagePool
 from engine.storing import Storing
+
+log = logging.getLogger("rushlight.engine")
+
+_GIVE_UP_S = 30.0  # a disk that takes longer is as good as none
 
 
 class Writable(Protocol):
@@ -29,6 +35,7 @@ class _Write:
     chat: Chat | None
     pages: list[int]
     storing: Storing
+    since_s: float = field(default_factory=time.monotonic)
 
 
 class ChatWriter:
@@ -89,10 +96,20 @@ class ChatWriter:
         self._write = _Write(chat, pages, storing)
 
     def _collect(self) -> None:
-        if self._write and self._write.storing.done:
-            if self._write.chat:
-                self._settled.add(self._write.chat)
-            self._release(self._write)
+        """Take note of a write that is over, or as good as that."""
+        write = self._write
+        if write is None:
+            return
+        is_late = time.monotonic() - write.since_s > _GIVE_UP_S
+        if not (write.storing.done or is_late):
+            return
+        if write.chat:
+            self._settled.add(write.chat)
+        if is_late:
+            log.warning("a chat could not be stored within %.0f s", _GIVE_UP_S)
+            self.cancel()
+        else:
+            self._release(write)
 
     def _release(self, write: _Write) -> None:
         for page in write.pages:

@@ -16,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from engine import chat_writer
 from engine.chat import Chat, n_pages, next_of
 from engine.chat_cache import ChatCache, NoRoom, RoomComing, short_pages
 from engine.common_prefix import count_common
@@ -248,6 +249,17 @@ def test_where_memory_is_short_at_once_a_chat_leaves_without_being_stored() -> N
     assert cache.cache.evict(1 << 40) == 0
     assert cache.cache.evict(1 << 40, at_once=True) > 0
     assert cache.pool.n_used == 0
+    cache.store.writes[0].finish()
+    assert not cache.store.chats
+
+
+def test_a_disk_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(20)
+    cache.store.is_slow = True
+    cache.request(text(400, 1))
+    assert cache.cache.evict(1) == 0
+    monkeypatch.setattr(chat_writer, "_GIVE_UP_S", 0.0)
+    assert cache.cache.evict(1) > 0
     cache.store.writes[0].finish()
     assert not cache.store.chats
 
