@@ -140,13 +140,15 @@ class Chat:
             self._pool.share(page)
         return chat
 
-    def adopt(self, ids: Sequence[int], pages: Sequence[int]) -> None:
-        """Fill an empty chat with tokens and the pages that hold them, now this chat's own."""
-        assert not self.ids and not self.pages, "the chat is not empty"
-        self.ids = list(ids)
-        for i, page in enumerate(pages):
+    def extend(self, ids: Sequence[int], pages: Sequence[int]) -> None:
+        """Go on with tokens and the pages that hold them, now this chat's own. What it has of the
+        first of these pages is replaced: `ids` begins where that page does.
+        """
+        self.truncate_to(len(self.ids) // PAGE * PAGE)
+        self.ids += ids
+        for page in pages:
             self.pages.append(page)
-            self._set_page(i, page)
+            self._set_page(len(self.pages) - 1, page)
 
     def _must_copy(self) -> bool:
         """Whether the next token goes to a page that another chat uses too."""

@@ -16,7 +16,7 @@ import contextlib
 import os
 import tempfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -69,20 +69,37 @@ def file_bytes(n_tokens: int, page_bytes: int) -> int:
     return _first_page(n_tokens) + _n_pages(n_tokens) * page_bytes
 
 
+class NotWanted(Exception):
+    """The chat is not to be written any more."""
+
+
 def write_chat(
-    path: Path, key: bytes, ids: Sequence[int] | Ids, pages: Sequence[memoryview]
+    path: Path,
+    key: bytes,
+    ids: Sequence[int] | Ids,
+    pages: Sequence[memoryview],
+    is_wanted: Callable[[], bool] = lambda: True,
 ) -> None:
     """Write a chat. Replaces a file of that name at once, or leaves it as it was.
 
-    pages: those that hold the ids, all of one size. Raises OSError: disk full, folder read-only.
+    pages: those that hold the ids, all of one size. is_wanted: asked before each page and at the
+    end. Raises OSError (disk full, folder read-only) and NotWanted.
     """
-    beginning = _pack(key, ids, pages)
+    assert len(pages) == _n_pages(len(ids)), f"{len(pages)} pages for {len(ids)} tokens"
+    sums = np.zeros(len(pages), "<u4")
     descriptor, unfinished = tempfile.mkstemp(UNFINISHED, ".", path.parent)  # nobody else's to read
     try:
         with open(descriptor, "wb", buffering=0) as file:
-            for part in (memoryview(beginning), *pages):
-                while part:
-                    part = part[file.write(part) :]
+            file.seek(_first_page(len(ids)))
+            for i, page in enumerate(pages):
+                if not is_wanted():
+                    raise NotWanted
+                sums[i] = zlib.crc32(page)
+                _write(file, page)
+            file.seek(0)
+            _write(file, memoryview(_pack(key, ids, len(pages[0]), sums)))
+        if not is_wanted():
+            raise NotWanted
         os.replace(unfinished, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -96,8 +113,8 @@ def read_header(path: Path) -> ChatHeader:
         return _read_header(file)
 
 
-def read_pages(path: Path, header: ChatHeader, pages: Sequence[memoryview]) -> None:
-    """Fill memory with the first pages of the file, as many as are given.
+def read_pages(path: Path, header: ChatHeader, pages: Sequence[memoryview], first: int = 0) -> None:
+    """Fill memory with pages of the file, as many as are given, from number `first` on.
 
     header: what the caller believes of the file. Raises BadChatFile when it is damaged or another
     chat's by now (what was filled is then worthless), OSError when it cannot be read.
@@ -106,10 +123,10 @@ def read_pages(path: Path, header: ChatHeader, pages: Sequence[memoryview]) -> N
         found = _read_header(file)
         if found.key != header.key or not np.array_equal(found.ids, header.ids):
             raise BadChatFile("holds another chat by now")
-        if len(pages) > len(found.sums):
-            raise ValueError(f"{len(pages)} pages asked for of {len(found.sums)}")
-        file.seek(_first_page(len(found.ids)))
-        for i, page in enumerate(pages):
+        if first + len(pages) > len(found.sums):
+            raise ValueError(f"pages up to {first + len(pages)} asked for of {len(found.sums)}")
+        file.seek(_first_page(len(found.ids)) + first * found.page_bytes)
+        for i, page in enumerate(pages, first):
             if len(page) != found.page_bytes:
                 raise ValueError(f"a page of {len(page)} bytes, not {found.page_bytes}")
             _fill(file, page)
@@ -117,14 +134,14 @@ def read_pages(path: Path, header: ChatHeader, pages: Sequence[memoryview]) -> N
                 raise BadChatFile(f"page {i} is damaged")
 
 
-def _pack(key: bytes, ids: Sequence[int] | Ids, pages: Sequence[memoryview]) -> bytes:
+def _pack(
+    key: bytes, ids: Sequence[int] | Ids, page_bytes: int, sums: npt.NDArray[np.uint32]
+) -> bytes:
     """Everything before the pages."""
+    assert len(key) == KEY_BYTES, "a key of another length"
     header = np.zeros((), HEADER)
     header["magic"], header["key"] = _MAGIC, key
-    header["page_bytes"], header["n_tokens"] = len(pages[0]), len(ids)
-    assert len(key) == KEY_BYTES, "a key of another length"
-    assert len(pages) == _n_pages(len(ids)), f"{len(pages)} pages for {len(ids)} tokens"
-    sums = np.array([zlib.crc32(page) for page in pages], "<u4")
+    header["page_bytes"], header["n_tokens"] = page_bytes, len(ids)
     rest = np.asarray(ids, "<i4").tobytes() + sums.tobytes()
     header["sum"] = zlib.crc32(rest, zlib.crc32(header.tobytes()))
     packed = header.tobytes() + rest
@@ -171,3 +188,8 @@ def _fill(file: FileIO, memory: memoryview) -> None:
         if not n:
             raise BadChatFile("shorter than it says")
         memory = memory[n:]
+
+
+def _write(file: FileIO, memory: memoryview) -> None:
+    while memory:
+        memory = memory[file.write(memory) :]

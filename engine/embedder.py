@@ -66,7 +66,7 @@ class Embedder:
             while n_left := len(ids) - len(chat.ids):
                 if cancelled.is_set():
                     raise Cancelled
-                rows = self._worker.call(lambda: self._read(chat, ids)).result()
+                rows = self._worker.call_with_room(lambda: self._read(chat, ids))
                 if self._pooling == "cls":
                     if n_left == len(ids):
                         total = rows[0].copy()

@@ -23,6 +23,7 @@ from engine.disk_cache import DiskCache
 from engine.embedder import Cancelled, Embedder, pooling_of
 from engine.errors import (
     ContextLengthExceeded,
+    EngineClosed,
     EngineFailed,
     InvalidRequest,
     OutOfMemory,
@@ -279,30 +280,32 @@ class Engine(ModelText):
         Raises InvalidRequest, OSError, and what `submit` raises when the engine is over.
         """
         saved = self._saved_folder()
-
-        def save() -> SavedChat:
-            chat = self._chat(n)
-            return saved.save(name, chat.ids, self._cache.views(chat))
-
-        return self._worker.call(save).result()
+        ids, pages = self._worker.call(lambda: self._cache.lend(self._chat(n))).result()
+        try:
+            return saved.save(name, ids, self._cache.views(pages))
+        finally:
+            self._give_back(pages)
 
     def restore_chat(self, name: str) -> SavedChat:
         """Read a saved chat into memory, as the most recently used. Raises what `save_chat` does,
         and OutOfMemory.
         """
         saved = self._saved_folder()
-
-        def restore() -> SavedChat:
-            chat, header = saved.open(name)
-            if len(header.ids) > self.model.n_ctx:
-                raise ContextLengthExceeded(len(header.ids), self.model.n_ctx)
-            try:
-                self._cache.add(header.ids.tolist(), lambda pages: saved.read(name, header, pages))
-            except NoRoom:
-                raise OutOfMemory(f"there is no room for '{name}' beside running chats") from None
-            return chat
-
-        return self._worker.call(restore).result()
+        chat, header = saved.open(name)
+        ids = header.ids.tolist()
+        if len(ids) > self.model.n_ctx:
+            raise ContextLengthExceeded(len(ids), self.model.n_ctx)
+        try:
+            pages = self._worker.call_with_room(lambda: self._cache.take(len(ids)))
+        except NoRoom:
+            raise OutOfMemory(f"there is no room for '{name}' beside running chats") from None
+        try:
+            saved.read(name, header, self._cache.views(pages))
+        except BaseException:
+            self._give_back(pages)
+            raise
+        self._worker.call(lambda: self._cache.add(ids, pages)).result()
+        return chat
 
     def erase_saved_chat(self, name: str) -> SavedChat:
         """Delete a saved chat. Raises InvalidRequest, OSError."""
@@ -325,13 +328,15 @@ class Engine(ModelText):
         """Why the engine thread stopped for good; None while all is well."""
         return self._worker.failure
 
-    def close(self, timeout_s: float = 2.0) -> None:
+    def close(self, timeout_s: float = 2.0, store_s: float = 10.0) -> None:
         """Cancel all requests, end the engine's threads, store the chats on the disk and give the
         memory back. Idempotent.
+
+        store_s: how long storing may take; the chats that were used least recently are lost then.
         """
         self._watch.close()
         if self._worker.close(timeout_s):
-            self._cache.save()
+            self._cache.save(store_s)
             self._cache.clear()
             self._model.close()
         else:
@@ -348,6 +353,11 @@ class Engine(ModelText):
         if not 0 <= n < len(chats):
             raise InvalidRequest(f"there is no chat {n}; {len(chats)} are in memory", "id_slot")
         return chats[n]
+
+    def _give_back(self, pages: Sequence[int]) -> None:
+        """Pages that this thread had for a while."""
+        with contextlib.suppress(EngineClosed, EngineFailed):  # all pages are gone then
+            self._worker.call(lambda: self._cache.give_back(pages))
 
     def _saved_folder(self) -> SavedChats:
         if self._saved is None:

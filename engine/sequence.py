@@ -62,7 +62,7 @@ class Sequence:
         self.submitted_s = time.monotonic()
         self.work_s = 0.0  # that reading its prompt takes, as estimated when it came
         self.n_cached = 0
-        self.precise_until = 0  # Model.precise_until of the prompt; 0 = not asked yet
+        self.precise_until = 0  # Model.precise_until of the prompt; 0 = nothing is read yet
         self.n_prefilled = 0
         self.n_decoded = 0
         self.interruption: Interruption | None = None
@@ -128,6 +128,12 @@ class Sequence:
             self.n_cached = len(chat.ids)
         self.n_prefilled = len(chat.ids)
         self.enter(Phase.PREFILL)
+
+    def note_loaded(self, n: int) -> None:
+        """n more tokens came from the store."""
+        self.n_prefilled += n
+        if not self.precise_until:  # so far nothing was read
+            self.n_cached += n
 
     def pause(self) -> Chat:
         """Leave the model to others. Returns the chat, to go on from later."""

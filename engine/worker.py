@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from engine.chat import n_pages
-from engine.chat_cache import ChatCache, NoRoom
+from engine.chat_cache import ChatCache, NoRoom, RoomComing
 from engine.errors import EngineClosed, EngineFailed, OutOfMemory
 from engine.estimator import Estimator
 from engine.generation import Estimate, Generation, Phase, Progress
@@ -38,6 +38,7 @@ log = logging.getLogger("rushlight.engine")
 T = TypeVar("T")
 
 _MAX_PREPARED = 4  # prompts
+_ASK_AGAIN_S = 0.02  # for pages that are free once a chat is stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,16 @@ class Worker:
             self._wake()
         return done
 
+    def call_with_room(self, errand: Callable[[], T]) -> T:
+        """Have the engine thread do something that takes pages; wait until there are enough. Raises
+        what `submit` and the errand raise.
+        """
+        while True:
+            try:
+                return self.call(errand).result()
+            except RoomComing:
+                time.sleep(_ASK_AGAIN_S)
+
     def prepare(self, ids: Ids[int]) -> None:
         """Read the beginning of a prompt that is going to come, while there is nothing else to do.
 
@@ -167,7 +178,7 @@ class Worker:
         def shrink() -> None:
             self._pool.limit = self._pool.n_pages
             if level:
-                self._cache.evict(n_bytes)
+                self._cache.evict(n_bytes, at_once=level is Level.CRITICAL)
                 least = 0 if level is Level.CRITICAL else n_pages(self._n_ctx)
                 self._pool.limit = max(self._pool.n_used, least)
 
@@ -352,6 +363,8 @@ class Worker:
             self._runner.run(step)
         except Cancelled:
             pass  # their interruption ends them
+        except RoomComing:
+            self._wait_for_room(step)
         except NoRoom:
             self._make_way()
         finally:
@@ -377,6 +390,12 @@ class Worker:
         finally:
             with self._lock:
                 self._is_preparing = False
+
+    def _wait_for_room(self, step: Step) -> None:
+        """Pages are free once a chat is stored: until then others go on, or nobody."""
+        with self._lock:
+            if not (step.others_wait or self._errands or self._closing):
+                self._changed.wait(_ASK_AGAIN_S)
 
     def _make_way(self) -> None:
         """Pages ran out: the last of the running ones waits until there are more."""

@@ -120,5 +120,5 @@ def test_pages_that_were_elsewhere(new_chat: NewChat) -> None:
     pages = [pool.take() for _ in contents]
     for page, content in zip(pages, contents, strict=True):
         pool.view(page)[:] = content
-    chat.adopt(tokens, pages)
+    chat.extend(tokens, pages)
     assert close_to(read(chat, [5]), read(new_chat(), [*tokens, 5]))

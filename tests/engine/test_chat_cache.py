@@ -5,17 +5,20 @@ With a model that writes token ids into the pages, so that what a chat holds can
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from engine import chat_writer
 from engine.chat import Chat, n_pages, next_of
-from engine.chat_cache import ChatCache, NoRoom, short_pages
+from engine.chat_cache import ChatCache, NoRoom, RoomComing, short_pages
 from engine.common_prefix import count_common
 from engine.kernels.kv_page import PAGE
 from engine.kv_cache import PagePool
@@ -36,27 +39,62 @@ class Found:
         return len(self.ids)
 
 
+class Write:
+    """A chat on its way to a DictStore, where it arrives when the test says so."""
+
+    def __init__(self, finish: Callable[[], None]) -> None:
+        self._finish: Callable[[], None] | None = finish
+        self.done = False
+
+    def finish(self) -> None:
+        if self._finish:
+            self._finish()
+            self._finish = None
+        self.done = True
+
+    def wait(self, timeout_s: float) -> bool:
+        if timeout_s > 0:
+            self.finish()
+        return self.done
+
+    def cancel(self) -> None:
+        self._finish = None
+
+
 class DictStore:
-    """A store in memory. damaged: loading fails, as with a broken file."""
+    """A store in memory. damaged: loading fails, as with a broken file. is_slow: what is written
+    waits in `writes` for the test to finish it.
+    """
 
     def __init__(self) -> None:
         self.chats: dict[tuple[int, ...], list[bytes]] = {}
         self.damaged = False
+        self.is_slow = False
+        self.writes: list[Write] = []
 
     def longest_prefix(self, ids: Sequence[int]) -> Found | None:
         found = [Found(chat, count_common(chat, tuple(ids))) for chat in self.chats]
         best = max(found, key=lambda f: f.n_common, default=None)
         return best if best and best.n_common else None
 
-    def load(self, match: Found, pages: Sequence[memoryview]) -> bool:
-        for page, content in zip(pages, self.chats[match.ids], strict=False):
+    def load(self, match: Found, pages: Sequence[memoryview], first: int = 0) -> bool:
+        for page, content in zip(pages, self.chats[match.ids][first:], strict=False):
             page[:] = bytes(len(page)) if self.damaged else content
         return not self.damaged
 
-    def store(self, ids: Sequence[int], pages: Sequence[memoryview]) -> bool:
+    def store(self, ids: Sequence[int], pages: Sequence[memoryview]) -> Write | None:
         assert len(pages) == n_pages(len(ids))
-        self.chats[tuple(ids)] = [bytes(page) for page in pages]
-        return True
+        key = tuple(ids)
+        if any(chat[: len(key)] == key for chat in self.chats):
+            return None
+
+        def finish() -> None:
+            self.chats[key] = [bytes(page) for page in pages]
+
+        self.writes.append(Write(finish))
+        if not self.is_slow:
+            self.writes[-1].finish()
+        return self.writes[-1]
 
 
 class Cache:
@@ -73,13 +111,21 @@ class Cache:
         """Read the rest of a prompt."""
         while len(chat.ids) < len(ids):
             chunk = list(ids[len(chat.ids) : len(chat.ids) + self.model.max_rows])
-            self.cache.make_room([chat], len(chunk), len(ids))
-            chat.prefill(chunk, want_logits=False)
+            with contextlib.suppress(RoomComing):
+                self.cache.make_room([chat], len(chunk), len(ids))
+                chat.prefill(chunk, want_logits=False)
+
+    def load(self, chat: Chat, ids: Sequence[int]) -> int:
+        """Read all that the store has of a prompt. Returns how many tokens are cached."""
+        while True:
+            with contextlib.suppress(RoomComing):
+                if not self.cache.load(chat, ids):
+                    return len(chat.ids)
 
     def request(self, ids: Sequence[int]) -> int:
         """A request from its beginning to its end. Returns how many tokens were cached."""
         chat = self.cache.open(ids)
-        n_cached = len(chat.ids)
+        n_cached = self.load(chat, ids)
         self.read(chat, ids)
         assert written(chat) == list(ids)
         self.cache.close(chat)
@@ -152,13 +198,90 @@ def test_the_least_recently_used_leaves_for_the_store_and_comes_back() -> None:
     assert cache.request(second) == 0  # it had to leave, and cannot be read
 
 
+def test_a_chat_stays_until_it_is_stored_and_others_go_on() -> None:
+    """Short of pages, with a disk that takes its time."""
+    cache = Cache(20)
+    cache.store.is_slow = True
+    first, second, reply, prompt = text(400, 1), text(400, 2), text(10, 3), text(400, 4)
+    cache.request(first)
+    cache.request(second)
+    writer, reader = cache.cache.open(reply), cache.cache.open(prompt)
+    cache.read(writer, reply)
+    n_free = cache.pool.n_free
+    while cache.pool.n_free > 4:  # so many are left to the other chat
+        cache.cache.make_room([reader], PAGE, 400)
+        reader.prefill(prompt[len(reader.ids) :][:PAGE], want_logits=False)
+    assert n_free - 4 == len(reader.pages) > 0
+    for _ in range(3):
+        with pytest.raises(RoomComing):
+            cache.cache.make_room([reader], PAGE, 400)
+    assert len(cache.store.writes) == 1
+    assert cache.cache.longest_prefix(first)[1] == 399  # still there, and may be shared or gone on
+    for i in range(PAGE):
+        cache.cache.make_room([writer], 1, 400)
+        next_of([writer], [i])
+    cache.store.writes[0].finish()
+    cache.read(reader, prompt)
+    assert [*cache.store.chats] == [tuple(first)]
+    assert cache.cache.longest_prefix(first)[1] == 0
+    assert written(writer) == [*reply, *range(PAGE)]
+    assert written(reader) == prompt
+
+
+def test_a_chat_that_goes_on_while_it_is_stored_is_stored_as_it_was() -> None:
+    cache = Cache(20)
+    cache.store.is_slow = True
+    first = text(350, 1)
+    cache.request(first)
+    cache.request(text(400, 2))
+    assert cache.cache.evict(1) == 0
+    assert cache.request([*first, *text(40, 3)]) == 350  # in memory: nothing is loaded
+    cache.store.writes[0].finish()
+    assert np.frombuffer(b"".join(cache.store.chats[tuple(first)]), np.int32)[350] == 0
+    assert cache.cache.evict(1 << 40) == cache.pool.page_bytes  # its last page, as it was
+    assert len(cache.store.writes) == 2  # the other one is the least recently used now
+
+
+def test_where_memory_is_short_at_once_a_chat_leaves_without_being_stored() -> None:
+    cache = Cache(20)
+    cache.store.is_slow = True
+    cache.request(text(400, 1))
+    assert cache.cache.evict(1 << 40) == 0
+    assert cache.cache.evict(1 << 40, at_once=True) > 0
+    assert cache.pool.n_used == 0
+    cache.store.writes[0].finish()
+    assert not cache.store.chats
+
+
+def test_a_disk_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(20)
+    cache.store.is_slow = True
+    cache.request(text(400, 1))
+    assert cache.cache.evict(1) == 0
+    monkeypatch.setattr(chat_writer, "_GIVE_UP_S", 0.0)
+    assert cache.cache.evict(1) > 0
+    cache.store.writes[0].finish()
+    assert not cache.store.chats
+
+
+def test_storing_at_the_end_is_bounded_and_begins_with_the_last_used() -> None:
+    cache = Cache(40)
+    for n in (1, 2, 3):
+        cache.request(text(400, n))
+    cache.store.is_slow = True
+    cache.cache.save(0)
+    assert not cache.store.chats
+    cache.cache.save(1)
+    assert [ids[0] for ids in cache.store.chats] == [3001, 2001, 1001]
+
+
 def test_nearly_equal_chats_are_stored_once() -> None:
     cache = Cache()
     cache.request(text(400))
     cache.request([*text(390), 1, 2, 3])  # 10 tokens are not worth a second chat
     assert len(list(cache.cache)) == 1
     cache.request([*text(200), *text(200, 1)])
-    cache.cache.save()
+    cache.cache.save(10)
     assert len(cache.store.chats) == 2
     assert cache.cache.evict(1 << 40) > 0
     assert cache.pool.n_used == 0
@@ -224,7 +347,12 @@ class EverythingAtOnce(RuleBasedStateMachine):
         if not chunk:
             return
         try:
+            if self.c.cache.load(chat, ids):
+                return
             self.c.cache.make_room([chat], len(chunk), len(ids))
+        except RoomComing:
+            assert not all(write.done for write in self.c.store.writes)
+            return
         except NoRoom:
             self.pause(len(self.running) - 1)
             return
@@ -245,6 +373,8 @@ class EverythingAtOnce(RuleBasedStateMachine):
             return
         try:
             self.c.cache.make_room(chats, 1, N_CTX)
+        except RoomComing:
+            return
         except NoRoom:
             self.pause(which)
             return
@@ -279,9 +409,23 @@ class EverythingAtOnce(RuleBasedStateMachine):
     def pressure(self, limit: int) -> None:
         self.c.pool.limit = limit
 
+    @rule(timeout_s=st.sampled_from([0, 10]))
+    def save(self, timeout_s: float) -> None:
+        self.c.cache.save(timeout_s)
+
+    @rule(is_slow=st.booleans())
+    def disk_speed(self, is_slow: bool) -> None:
+        self.c.store.is_slow = is_slow
+
     @rule()
-    def save(self) -> None:
-        self.c.cache.save()
+    def written(self) -> None:
+        """What was being written is on the disk."""
+        for write in self.c.store.writes:
+            write.finish()
+
+    @rule()
+    def give_up(self) -> None:
+        self.c.cache.evict(1, at_once=True)
 
     @rule(damaged=st.booleans())
     def disk(self, damaged: bool) -> None:
@@ -299,9 +443,17 @@ class EverythingAtOnce(RuleBasedStateMachine):
     def every_page_is_accounted_for(self) -> None:
         pool = self.c.pool
         users = Counter(page for chat in self.c.cache for page in chat.pages)
+        users.update(self.c.cache._writer.pages)
         assert [users[page] for page in range(pool.n_pages)] == pool._n_users
         assert sorted(pool._free) == [page for page in range(pool.n_pages) if not users[page]]
         assert pool.n_used == len(users)
+
+    @invariant()
+    def what_is_stored_is_what_was_read(self) -> None:
+        for ids, pages in self.c.store.chats.items():
+            assert [*np.frombuffer(b"".join(p[: 4 * PAGE] for p in pages), np.int32)][
+                : len(ids)
+            ] == [*ids]
 
     @invariant()
     def running_chats_are_never_taken_away(self) -> None:
