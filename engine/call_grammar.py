@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from engine.schema_dialects import plain_schema
 from engine.special_tokens import SpecialTokens
 from engine.thinking import ThinkingMarks
 from engine.tool_formats.base import JsonForm, Tool, ToolFormat
@@ -108,7 +109,7 @@ def _schema(parameters: Any) -> str:
     Without a word on other properties than those it names there are none: a weak model would never
     stop inventing them.
     """
-    schema = dict(parameters) if isinstance(parameters, Mapping) else {}
+    schema = plain_schema(dict(parameters)) if isinstance(parameters, Mapping) else {}
     if not schema:
         schema = {"properties": {}}
     if not _COMPOSED & schema.keys():
