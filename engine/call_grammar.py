@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from engine.closed_objects import close_objects
+from engine.schema_dialects import plain_schema
 from engine.special_tokens import SpecialTokens
 from engine.thinking import ThinkingMarks
 from engine.tool_formats.base import JsonForm, Tool, ToolFormat
@@ -108,7 +109,7 @@ def _schema(parameters: Any) -> str:
 
     A tool without any properties has no arguments.
     """
-    schema = dict(parameters) if isinstance(parameters, Mapping) else {}
+    schema = plain_schema(dict(parameters)) if isinstance(parameters, Mapping) else {}
     if not schema:
         schema = {"properties": {}}
     if not _COMPOSED & schema.keys():

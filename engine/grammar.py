@@ -255,4 +255,10 @@ def _to_llguidance(kind: GrammarKind, text: str) -> str:
 
 def _first_line(message: str) -> str:
     """What is wrong, without the dump of the parser's state that follows it."""
-    return message.strip().partition("\n")[0].removeprefix("ERROR: ")[:500]
+    first, *rest = message.strip().removeprefix("ERROR: ").split("\n")
+    if "coerce_one_of" in first:
+        return "oneOf is enforced where no value can fit two of its schemas, not here; use anyOf"
+    if first.endswith(":"):  # the pattern follows, and then why it is wrong
+        reasons = (line for line in rest if line.startswith("error: "))
+        first += " " + next(reasons, "").removeprefix("error: ")
+    return first[:500]

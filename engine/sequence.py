@@ -183,6 +183,9 @@ class Sequence:
         """Sample the next token from logits f32[n_vocab] and report it; may end the reply."""
         if self.phase is Phase.PREFILL:
             self.enter(Phase.DECODE)
+        if not self.n_max:  # only what is known of the prompt was wanted
+            self.finish(FinishReason.LENGTH)
+            return
         choice = self._chooser.choose(logits)
         self.n_decoded += 1
         self.ids.append(choice.token_id)

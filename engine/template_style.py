@@ -68,14 +68,13 @@ class TryRender(Protocol):
 def find_style(try_render: TryRender, source: str) -> TemplateStyle:
     """The style in which the template prints most of some small chats.
 
-    source: the template's own text. What it speaks of it is taken to show, in chats unlike these.
+    source: the template's own text. It has the role `developer` where it speaks of it.
     """
     probe = _Probe(try_render)
     style = probe.find_content_style()
     style = probe.find_call_style(style)
     one, both = _calling(NEEDLE), {**_calling("it"), "content": NEEDLE}
     shows_call = probe.shows(style, one, _FOUND)
-    shows_result = probe.shows(style, _calling("it"), {**_FOUND, "content": NEEDLE})
     key = next((k for k in REASONING_KEYS if probe.shows(style, _thinking(k), _FOUND)), "")
     return replace(
         style,
@@ -84,13 +83,13 @@ def find_style(try_render: TryRender, source: str) -> TemplateStyle:
         shows_developer=NEEDLE in try_render([_told("developer"), _HI], style)
         and "developer" in source,
         shows_tools=probe.shows_tools(style),
-        shows_calls=shows_call or "tool_calls" in source,
+        shows_calls=shows_call,
         calls_or_content=shows_call
         and not probe.shows(style, {**one, "content": "reply"}, _FOUND)
         and probe.shows(style, _SAID, one, _FOUND),
         text_arguments=not shows_call or probe.shows(style, _with_text_arguments(one), _FOUND),
-        shows_results=shows_result or "'tool'" in source or '"tool"' in source,
-        inline_results=probe.shows(style, {**_calling("it"), "tool_responses": _INLINE}),
+        shows_results=probe.shows(style, _calling("it"), _FOUND_NEEDLE),
+        inline_results=probe.prefers_inline(style),
         one_call=shows_call and not probe.shows(style, _calling("it", NEEDLE), _FOUND, _FOUND),
         short_ids=shows_call and not probe.shows(style, *map(_with_long_id, (one, _FOUND))),
         reasoning_key=key,
@@ -107,6 +106,13 @@ class _Probe:
     def shows(self, style: TemplateStyle, *messages: Message) -> bool:
         """Whether the needle in the messages is printed."""
         return NEEDLE in self.calls(style, *messages)
+
+    def prefers_inline(self, style: TemplateStyle) -> bool:
+        """Whether results inside of the calling message are shown, and those in messages of their
+        own not in the same way.
+        """
+        inline = self.calls(style, {**_calling("it"), "tool_responses": _INLINE})
+        return NEEDLE in inline and inline != self.calls(style, _calling("it"), _FOUND_NEEDLE)
 
     def calls(self, style: TemplateStyle, *messages: Message) -> str:
         variables = {"tools": [_tool("find")], **SPECIMEN_VARIABLES}
@@ -141,12 +147,13 @@ class _Probe:
 
 
 NEEDLE: Final = "NEEDLE"
-REASONING_KEYS: Final = ("reasoning_content", "thinking", "reasoning")
+REASONING_KEYS: Final = ("reasoning_content", "thinking", "reasoning", "thought")
 SPECIMEN_VARIABLES: Final = {"enable_thinking": True, "thinking": True}
 _ID: Final = "call00001"  # nine letters and digits: Mistral's templates want just that
 _HI: Final[Message] = {"role": "user", "content": "GREETING"}
 _SAID: Final[Message] = {"role": "assistant", "content": "reply"}
 _FOUND: Final[Message] = {"role": "tool", "tool_call_id": _ID, "name": "find", "content": "found"}
+_FOUND_NEEDLE: Final[Message] = {**_FOUND, "content": NEEDLE}
 _INLINE: Final = [{"name": "find", "response": NEEDLE}]
 
 

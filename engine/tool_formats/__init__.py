@@ -6,15 +6,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.tool_formats import json_calls, named_calls, python_calls, tagged_calls
+from engine.tool_formats import gemma_calls, json_calls, named_calls, python_calls, tagged_calls
 from engine.tool_formats.base import ToolFormat
 from engine.tool_formats.channel_calls import ChannelCalls
-from engine.tool_formats.gemma_calls import GemmaCalls
 
 # The first whose signs a template has. Special signs come before general ones.
 TABLE: Final[tuple[ToolFormat, ...]] = (
     ChannelCalls(),
-    GemmaCalls(),
+    *gemma_calls.FORMATS,
     *tagged_calls.FORMATS,
     *named_calls.FORMATS,
     *python_calls.FORMATS,

@@ -3,6 +3,7 @@
     <function=f>\\n<parameter=k>\\nvalue\\n</parameter>\\n</function>          Qwen 3 Coder
     f\\n<arg_key>k</arg_key>\\n<arg_value>value</arg_value>                    GLM
     <invoke name="f"><parameter name="k">value</parameter></invoke>          MiniMax, DeepSeek
+    <function name="f"><param name="k"><![CDATA[value]]></param></function>  MiniCPM 5
 
 Whether 5 is a number or a text is told by the tag where it does so, or else by the tool's schema.
 """
@@ -11,19 +12,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from engine.scanner import Markers, Scanner, Steps, Unexpected
+from engine.tool_formats.argument_types import ALL, TEXT, read_bare
 from engine.tool_formats.base import MAX_NAME, Call, Calls
 from engine.tool_formats.json_object import read_json_calls
 from engine.tool_formats.nested_tags import read_nested
-from engine.tool_formats.python_literal import to_json
 
 # A tag's own word on its value: DeepSeek's string="true", Kimi's type="string".
 _TEXT: Final = re.compile(r'string="true"|type="string"')
 _NO_TEXT: Final = re.compile(r'string="false"|type="')
+_CDATA: Final = ("<![CDATA[", "]]>")
+_IS_MARKUP: Final = re.compile(r"[<&\n]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class TaggedCalls:
     attributes: tuple[str, str] = ("", "")  # of keys, in writing: of texts, and of others
     gap: str = ""  # in writing, behind each tag
     lines: bool = False  # a value stands on lines of its own
+    cdata: bool = False  # a value may stand in a CDATA block
     nested: str = ""  # what stands before each tag of objects and lists, if they have tags too
     signs: tuple[str, ...] = ()
 
@@ -120,31 +124,33 @@ class TaggedCalls:
                 yield from scanner.expect(self.value_begin)
             calls.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
             separator = ", "
-            is_text = _is_text(attributes, calls.schema(name, key))
-            yield from self._read_value(scanner, calls, key, is_text)
+            allowed = _told_types(attributes) or calls.types(name, key)
+            yield from self._read_value(scanner, calls, key, allowed)
         calls.arguments("{}" if separator == "{" else "}")
         calls.end()
 
     def _read_value(
-        self, scanner: Scanner, calls: Calls, key: str, is_text: bool | None
+        self, scanner: Scanner, calls: Calls, key: str, allowed: frozenset[str]
     ) -> Steps[None]:
-        value_end = Markers([self.value_end.format(key=key)])
+        value_end = self.value_end.format(key=key)
+        if self.cdata and (yield from scanner.accept(_CDATA[0])):
+            value_end = _CDATA[1] + value_end
         if self.lines:
             yield from scanner.accept("\n")
-        if is_text:
+        if allowed == TEXT:
             text = _JsonText(calls, self.lines)
             calls.arguments('"')
-            yield from scanner.until(value_end, text.push)
+            yield from scanner.until(Markers([value_end]), text.push)
             calls.arguments('"')
             return
         pieces: list[str] = []
-        yield from scanner.until(value_end, pieces.append)
+        yield from scanner.until(Markers([value_end]), pieces.append)
         value = "".join(pieces)
         value = value.removesuffix("\n") if self.lines else value
         if self.nested and self.nested in value:
             calls.arguments(json.dumps(read_nested(value, self.nested), ensure_ascii=False))
         else:
-            calls.arguments(to_json(value) or json.dumps(value, ensure_ascii=False))
+            calls.arguments(read_bare(value, allowed))
 
     def write(self, calls: Sequence[Call]) -> str:
         texts = []
@@ -155,13 +161,16 @@ class TaggedCalls:
 
     def _write_argument(self, key: str, value: Any) -> str:
         is_text = isinstance(value, str)
-        line = "\n" if self.lines else ""
+        before = after = "\n" if self.lines else ""
+        text = value if is_text else json.dumps(value, ensure_ascii=False)
+        if self.cdata and _IS_MARKUP.search(text):
+            before, after = _CDATA
         return (
             self.key.write(key, self.attributes[0 if is_text else 1])
             + self.value_begin
-            + line
-            + (value if is_text else json.dumps(value, ensure_ascii=False))
-            + line
+            + before
+            + text
+            + after
             + self.value_end.format(key=key)
             + self.gap
         )
@@ -185,18 +194,11 @@ class _JsonText:
         self._calls.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
 
 
-def _is_text(attributes: str, schema: object) -> bool | None:
-    """Whether a value is text; None where its own look must tell."""
+def _told_types(attributes: str) -> frozenset[str]:
+    """What a tag itself says of its value's type; nothing where it does not."""
     if _TEXT.search(attributes):
-        return True
-    if _NO_TEXT.search(attributes):
-        return False
-    if not isinstance(schema, Mapping) or "type" not in schema:
-        return None
-    kinds = schema["type"]
-    if kinds == "string":
-        return True
-    return None if isinstance(kinds, Sequence) and "string" in kinds else False
+        return TEXT
+    return ALL if _NO_TEXT.search(attributes) else frozenset()
 
 
 def _xml(prefix: str = "", **others: Any) -> TaggedCalls:
@@ -211,14 +213,17 @@ def _xml(prefix: str = "", **others: Any) -> TaggedCalls:
     )
 
 
-def _glm(suffix: str = "") -> TaggedCalls:
+def _glm(prefix: str = "", suffix: str = "") -> TaggedCalls:
+    def tag(name: str) -> str:
+        return f"{prefix}{name}{suffix}>"
+
     return TaggedCalls(
-        call=Tag(f"<tool_call{suffix}>", "\n"),
-        key=Tag(f"<arg_key{suffix}>", f"</arg_key{suffix}>"),
-        value_begin=f"<arg_value{suffix}>",
-        value_end=f"</arg_value{suffix}>",
-        call_end=f"</tool_call{suffix}>",
-        signs=(f"<arg_key{suffix}>", f"<tool_call{suffix}>"),
+        call=Tag("<" + tag("tool_call"), "\n"),
+        key=Tag("<" + tag("arg_key"), "</" + tag("arg_key")),
+        value_begin="<" + tag("arg_value"),
+        value_end="</" + tag("arg_value"),
+        call_end="</" + tag("tool_call"),
+        signs=("<" + tag("arg_key"), "<" + tag("tool_call")),
     )
 
 
@@ -283,7 +288,7 @@ FORMATS: Final = (
         signs=(f"<{_DSML}tool_calls>",),
     ),
     replace(
-        _glm(":opensource"),
+        _glm(suffix=":opensource"),
         opener="<tool_calls:opensource>",
         closer="</tool_calls:opensource>",
         call=Tag("<tool_call:opensource>", "<tool_sep:opensource>"),
@@ -294,6 +299,15 @@ FORMATS: Final = (
         closer="</seed:tool_call>",
         signs=("<seed:tool_call>",),
     ),
+    TaggedCalls(
+        call=Tag('<function name="', ">"),
+        key=Tag('<param name="', ">"),
+        value_end="</param>",
+        call_end="</function>",
+        cdata=True,
+        signs=('<function name="', '<param name="'),
+    ),
+    _glm("longcat_"),
     _glm(),
     QWEN_CODER,
 )

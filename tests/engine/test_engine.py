@@ -32,7 +32,7 @@ from tests.tiny_requests import N_CTX, PROMPT, A, always, run
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("n", [1, 5, 20])
+@pytest.mark.parametrize("n", [0, 1, 5, 20])
 def test_max_tokens_is_kept_to_the_token(engine: Engine, n: int) -> None:
     text, finished = run(engine, PROMPT, always(A, max_tokens=n))
     assert text == "a" * n

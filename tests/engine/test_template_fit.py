@@ -201,3 +201,30 @@ def test_deepseek_r1s_calls_are_printed_beside_content() -> None:
     shown = render(real("llama-cpp-deepseek-r1"), chat, tools=[TOOL])
     assert "SAID" in shown
     assert '```json\n{"at": "1"}\n```' in shown
+
+
+def test_calls_that_only_chats_with_documents_would_show() -> None:
+    """As Command A's default template: it speaks of calls and results, where it has documents."""
+    source = (
+        "{% if documents %}{% for m in messages %}{{ m.tool_calls }}{{ m.role == 'tool' }}"
+        "{% endfor %}{% else %}" + roles("system", "user", "assistant") + "{% endif %}"
+    )
+    text = render(source, [USER, call("a"), result("a")], tools=[TOOL])
+    assert '{"name": "look", "parameters": {"at": "a"}}' in text
+    assert "saw a" in text
+
+
+@pytest.mark.parametrize("own", ["<RESPONSE>{{ m.content }}</RESPONSE>", "[tool]{{ m.content }}"])
+def test_results_of_their_own_messages_where_they_are_shown_alike(own: str) -> None:
+    """Gemma 4's newer templates print OpenAI's results as they print those inside of a message,
+    but for what follows; the older ones have a turn for them that the model does not know.
+    """
+    source = (
+        "{% for m in messages %}{% if m.role == 'tool' %}" + own + "{% else %}[{{ m.role }}]"
+        "{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments.what }}"
+        "{{ c.function.arguments.at }}{% endfor %}"
+        "{% for r in m.tool_responses %}<RESPONSE>{{ r.response }}</RESPONSE>{% endfor %}"
+        "{% if m.tool_responses %};{% endif %}{% endif %}{% endfor %}"
+    )
+    text = render(source, [USER, call("a", content=""), result("a"), SAID], tools=[TOOL])
+    assert "[assistant]a<RESPONSE>saw a</RESPONSE>" in text

@@ -31,6 +31,7 @@ TOOLS = [
                     "o": {"type": "object"},
                     "a": {"type": "array"},
                     "maybe": {"type": ["string", "null"]},
+                    "street": {"anyOf": [{"type": "string"}, {"type": "null"}]},
                 },
             },
         },
@@ -154,6 +155,11 @@ REPLIES = {
         "<arg_key>n</arg_key>\n<arg_value>5</arg_value>\n</tool_call>",
         [("f", {"s": "5 < 6", "n": 5})],
     ),
+    "glm 4.5, a text that looks like a number": (
+        "<tool_call>f\n<arg_key>street</arg_key>\n<arg_value>5</arg_value>\n"
+        "<arg_key>maybe</arg_key>\n<arg_value>null</arg_value>\n</tool_call>",
+        [("f", {"street": "5", "maybe": None})],
+    ),
     "glm 4.7": (
         "<tool_call>f<arg_key>o</arg_key><arg_value>{}</arg_value></tool_call>"
         "<tool_call>get_time<arg_key>zone</arg_key><arg_value>UTC</arg_value></tool_call>",
@@ -219,6 +225,62 @@ REPLIES = {
         ' to=functions.f<|channel|>commentary <|constrain|>json<|message|>{"n": 1}',
         ONE,
     ),
+    "functiongemma": (
+        '<start_function_call>call:f{s:<escape>a "b"\n🦙<escape>}<end_function_call>'
+        "<start_function_call>call:get_time{}<end_function_call>",
+        TWO,
+    ),
+    "functiongemma, nested": (
+        "<start_function_call>call:f{o:{k:[1,<escape>}<escape>],q:true}}<end_function_call>",
+        [("f", {"o": {"k": [1, "}"], "q": True}})],
+    ),
+    "apertus": (
+        f'<|tools_prefix|>[{{"f": {TEXT}}}, {{"get_time": {{}}}}]<|tools_suffix|>',
+        TWO,
+    ),
+    "minicpm 3": (
+        "<|tool_call_start|>\n```python\nf(s=\"a 'b', c\",n=1)\nget_time()\n```\n<|tool_call_end|>",
+        [("f", {"s": "a 'b', c", "n": 1}), TWO[1]],
+    ),
+    "minicpm 5": (
+        '<function name="f"><param name="s"><![CDATA[a "b"\n🦙]]></param></function>\n'
+        '<function name="get_time"></function>',
+        TWO,
+    ),
+    "minicpm 5, markup": (
+        '<function name="f"><param name="s"><![CDATA[</param> & </function>]]></param>'
+        '<param name="n">1</param></function>',
+        [("f", {"s": "</param> & </function>", "n": 1})],
+    ),
+    "granite 20b": ('<function_call> {"name": "f", "arguments": {"n": 1}}', ONE),
+    "functionary 3.2": (f">>>f\n{TEXT}>>>get_time\n{{}}", TWO),
+    "command r+": (
+        'Action:\n```json\n[\n    {\n        "tool_name": "f",\n        "parameters": {\n'
+        '            "n": 1\n        }\n    },\n    {\n        "tool_name": "get_time",\n'
+        '        "parameters": {}\n    }\n]```',
+        [*ONE, TWO[1]],
+    ),
+    "longcat": (
+        "<longcat_tool_call>f\n<longcat_arg_key>s</longcat_arg_key>\n"
+        "<longcat_arg_value>5</longcat_arg_value>\n</longcat_tool_call>",
+        [("f", {"s": "5"})],
+    ),
+    "nemotron mini": ('<toolcall> {"name": "f", "arguments": {"n": 1}} </toolcall>', ONE),
+    "qwen 2.5 coder": ('<tools>\n{"name": "f", "arguments": {"n": 1}}\n</tools>', ONE),
+    "deepseek v3, all in json": (
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{"name": "f", "arguments": {"n": 1}}'
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ONE,
+    ),
+    "llama 4": ("<|python_start|>[f(n=1)]<|python_end|>", ONE),
+    "llama 4, as its template has it": (
+        '<|python_start|><|python_end|>{"name": "f", "parameters": {"n": 1}}',
+        ONE,
+    ),
+    "hermes, where the template shows none": (
+        '<tool_call>{"name": "f", "arguments": {"n": 1}}</tool_call>',
+        ONE,
+    ),
     "as in OpenAI's API": (
         '<tool_call>{"type": "function", "function": {"name": "f", "arguments": "{\\"n\\": 1}"}}'
         "</tool_call>",
@@ -233,6 +295,10 @@ REPLIES = {
     ),
 }
 SIGNS = {
+    "minicpm 3": "<|tool_call_start|> ```python",
+    "functionary 3.2": ">>>all",
+    "qwen 2.5 coder": "<tool_call>",
+    "hermes, where the template shows none": "user",
     "deepseek r1": "<｜tool▁calls▁begin｜> ```json",
     "qwen 3 coder, without its opener": "<tool_call> <function= <parameter=",
     "functionary 3.1": "<function= </function>",
