@@ -17,8 +17,10 @@ from engine.ggml_types import FILE_TYPES
 from engine.gguf_file import GGUFFile
 from engine.info import ModelInfo
 from engine.lora import Adapters
+from engine.memory_report import mapped_resident_bytes
 from engine.model_config import ModelConfig
 from engine.quants import check_type
+from engine.residency import lock, resident_bytes
 from engine.split_files import model_name
 from engine.tokenizer import check_tokenizer
 
@@ -47,6 +49,20 @@ class ModelFile:
     def read_ahead(self) -> None:
         """Have the weights read in the order of the file, instead of a little per page fault."""
         threading.Thread(target=self.gguf.prefetch, name="rushlight-prefetch", daemon=True).start()
+
+    def lock(self) -> None:
+        """Keep the weights in memory for good. Raises ConfigError."""
+        for part in self.gguf.parts:
+            lock(*part.extent)
+
+    def resident_bytes(self) -> int:
+        """How much of the files is mapped into this process's memory now."""
+        return sum(mapped_resident_bytes(part.path.resolve()) for part in self.gguf.parts)
+
+    def cached_bytes(self) -> int | None:
+        """How much of them is in the page cache; None where the system does not tell."""
+        cached = [resident_bytes(*part.extent) for part in self.gguf.parts]
+        return None if None in cached else sum(n or 0 for n in cached)
 
     def info(self, n_ctx: int, n_vocab: int) -> ModelInfo:
         """What is told of the model."""
