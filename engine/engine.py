@@ -46,7 +46,6 @@ from engine.residency import resident_bytes
 from engine.sampling_params import SamplingParams
 from engine.saved_chats import SavedChats
 from engine.scheduler import Scheduler
-from engine.weights_reader import read_weights
 from engine.worker import TimeLimits, Worker
 
 log = logging.getLogger("rushlight.engine")
@@ -79,13 +78,11 @@ class Engine(ModelText):
             self._file = file or ModelFile(config)
             undo.callback(self._file.close)
             self._gguf = self._file.gguf
-            model_config, adapters = self._file.config, self._file.adapters
+            model_config = self._file.config
             self._file.read_ahead()
             report(LoadProgress("reading tokenizer", 0, 1))
             super().__init__(self._gguf, config.tokenizer_pre)
             report(LoadProgress("compiling kernels", 0, 1))
-            weights = read_weights(self._gguf, model_config, adapters)
-            adapters.close()  # what they add has been copied
 
             def plan(model: Model) -> int:
                 sizes = Sizes(
@@ -101,7 +98,7 @@ class Engine(ModelText):
             most_rows = min(config.prefill_chunk, config.n_ctx or model_config.n_ctx_train)
             self._model = Model(
                 model_config,
-                weights,
+                self._file.weights,
                 max_rows=max(most_rows, config.max_running),
                 n_threads=_choose_n_threads(config),
                 on_compile=lambda done, total: report(
@@ -117,7 +114,7 @@ class Engine(ModelText):
                 self._file.lock()
             self._pool = PagePool(self.budget.n_pages, self._model.page_bytes)
             self._new_chat: Callable[[], Chat] = lambda: Chat(self._model, self._pool, n_ctx)
-            settings = (config.kv_type, LAYOUT, self._model.long_rope, *adapters.key)
+            settings = (config.kv_type, LAYOUT, self._model.long_rope, *self._file.adapters_key)
             key = fingerprint(self._gguf, *settings)
             folder = Path(config.disk_folder or cache_root() / "chats")
             self._disk = DiskCache(folder, config.disk_bytes, key, self._pool.page_bytes)

@@ -41,10 +41,10 @@ def test_it_tells_of_the_whole_model(path: Path) -> None:
 def test_closed_or_refused_it_leaves_nothing_open(path: Path, tmp_path: Path) -> None:
     adapter = write_tiny_lora(tmp_path / "fits.gguf", write_tiny_gguf(tmp_path / "one.gguf"))
     with ModelFile(EngineConfig(path, lora=(LoraFile(adapter),))) as file:
-        assert "fits.gguf" in mapped(tmp_path)
+        assert any(matrix.low_rank for matrix in file.weights.blk[0].matrices())
         assert "tiny-00005-of-00005.gguf" in mapped(tmp_path)
-        cached, resident = file.cached_bytes(), file.resident_bytes()
-        assert cached is None or resident <= cached <= file.gguf.n_bytes
+        assert file.cached_bytes() in (None, file.gguf.n_bytes)  # just written
+        assert file.resident_bytes() > 0
         del file
     assert mapped(tmp_path) == []
     for wrong in (LoraFile(tmp_path / "missing.gguf"), LoraFile(tmp_path / "one.gguf")):
