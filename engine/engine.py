@@ -36,18 +36,17 @@ from engine.jit import cache_root
 from engine.kernels.kv_page import LAYOUT
 from engine.kv_cache import PagePool
 from engine.memory import Budget, Sizes, plan_memory
-from engine.memory_report import ChatMemory, MemoryReport, mapped_resident_bytes
+from engine.memory_report import ChatMemory, MemoryReport
 from engine.model import Model
 from engine.model_file import ModelFile
 from engine.model_text import ModelText
 from engine.policy import POLICIES
 from engine.pressure import Watch
 from engine.request_options import DEFAULT_OPTIONS, RequestOptions
-from engine.residency import lock, resident_bytes
+from engine.residency import resident_bytes
 from engine.sampling_params import SamplingParams
 from engine.saved_chats import SavedChats
 from engine.scheduler import Scheduler
-from engine.weights_reader import read_weights
 from engine.worker import TimeLimits, Worker
 
 log = logging.getLogger("rushlight.engine")
@@ -80,13 +79,11 @@ class Engine(ModelText):
             self._file = file or ModelFile(config)
             undo.callback(self._file.close)
             self._gguf = self._file.gguf
-            model_config, adapters = self._file.config, self._file.adapters
+            model_config = self._file.config
             self._file.read_ahead()
             report(LoadProgress("reading tokenizer", 0, 1))
             super().__init__(self._gguf, config.tokenizer_pre)
             report(LoadProgress("compiling kernels", 0, 1))
-            weights = read_weights(self._gguf, model_config, adapters)
-            adapters.close()  # what they add has been copied
 
             def plan(model: Model) -> int:
                 sizes = Sizes(
@@ -102,7 +99,7 @@ class Engine(ModelText):
             most_rows = min(config.prefill_chunk, config.n_ctx or model_config.n_ctx_train)
             self._model = Model(
                 model_config,
-                weights,
+                self._file.weights,
                 max_rows=max(most_rows, config.max_running),
                 n_threads=_choose_n_threads(config),
                 on_compile=lambda done, total: report(
@@ -115,11 +112,10 @@ class Engine(ModelText):
             n_ctx = self.budget.n_ctx
             self.model = self._file.info(n_ctx, self.tokenizer.n_vocab)
             if config.lock_weights:
-                for part in self._gguf.parts:
-                    lock(*part.extent)
+                self._file.lock()
             self._pool = PagePool(self.budget.n_pages, self._model.page_bytes)
             self._new_chat: Callable[[], Chat] = lambda: Chat(self._model, self._pool, n_ctx)
-            settings = (config.kv_type, LAYOUT, self._model.long_rope, *adapters.key)
+            settings = (config.kv_type, LAYOUT, self._model.long_rope, *self._file.adapters_key)
             key = fingerprint(self._gguf, *settings)
             folder = Path(config.disk_folder or cache_root() / "chats")
             self._disk = DiskCache(folder, config.disk_bytes, key, self._pool.page_bytes)
@@ -244,7 +240,7 @@ class Engine(ModelText):
     def memory(self) -> MemoryReport:
         """What memory is used for, now. Takes some milliseconds."""
         used = resident()
-        weights = sum(mapped_resident_bytes(part.path.resolve()) for part in self._gguf.parts)
+        weights = self._file.resident_bytes()
         kv = resident_bytes(self._pool.memory.address, self._pool.memory.n_bytes)
         kv = self._pool.n_bytes if kv is None else kv
         workspace = self._model.workspace.resident_bytes()
@@ -263,8 +259,7 @@ class Engine(ModelText):
 
     def weights_cached(self) -> int | None:
         """Bytes of the model's files in the page cache; None where the system does not tell."""
-        cached = [resident_bytes(*part.extent) for part in self._gguf.parts]
-        return None if None in cached else sum(n or 0 for n in cached)
+        return self._file.cached_bytes()
 
     def chats(self) -> tuple[ChatMemory, ...]:
         """The chats in memory: those that are answered now, then the most recently used first."""

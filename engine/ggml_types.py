@@ -15,6 +15,10 @@ class GGMLType(NamedTuple):
     block_size: int
     block_bytes: int
 
+    def bytes_of(self, n: int) -> int:
+        """Bytes of n weights, a multiple of block_size."""
+        return n // self.block_size * self.block_bytes
+
 
 GGML_TYPES: Final[dict[int, GGMLType]] = {
     0: GGMLType("F32", 1, 4),

@@ -254,4 +254,4 @@ class _HeaderPass:
                 f"tensor {name!r}: rows of {shape[0]} weights do not divide into"
                 f" {layout.name} blocks of {layout.block_size}"
             )
-        return math.prod(shape) // layout.block_size * layout.block_bytes
+        return layout.bytes_of(math.prod(shape))

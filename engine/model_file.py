@@ -1,7 +1,5 @@
-"""ModelFile: a model's files and adapters, open, and checked as far as their headers go.
-
-Brings neither Numba nor a kernel, so that a wrong file is told in a fraction of a second, even
-where nothing is compiled yet. What only a look at every tensor's shape can tell is weights.py's.
+"""ModelFile: a model's files and adapters, open and checked. What can be wrong with them, but for
+single tokens, is found here, before Numba is imported, let alone a kernel compiled.
 """
 
 from __future__ import annotations
@@ -17,16 +15,19 @@ from engine.ggml_types import FILE_TYPES
 from engine.gguf_file import GGUFFile
 from engine.info import ModelInfo
 from engine.lora import Adapters
+from engine.memory_report import mapped_resident_bytes
 from engine.model_config import ModelConfig
-from engine.quants import check_type
+from engine.residency import lock, resident_bytes
 from engine.split_files import model_name
 from engine.tokenizer import check_tokenizer
+from engine.weights_reader import read_weights
 
 
 class ModelFile:
     """What EngineConfig names, open. A context manager.
 
-    gguf, config, adapters: the model's file, its numbers, and what is added to its matrices.
+    gguf, config, weights: the model's file, its numbers, its tensors.
+    adapters_key: tells apart models whose adapters or their scales differ.
 
     Raises GGUFError for a file that is missing, damaged or does not fit, UnsupportedModel for an
     architecture, option, tensor type or tokenizer that is not there, ConfigError.
@@ -39,14 +40,28 @@ class ModelFile:
             self.config: Final = ModelConfig.from_gguf(self.gguf)
             check_tokenizer(self.gguf, settings.tokenizer_pre)
             _check_vocabulary(self.gguf)
-            for tensor in self.gguf.tensors.values():
-                check_type(tensor.ggml_type, tensor.name)
-            self.adapters: Final = Adapters(settings.lora, self.gguf)
+            with Adapters(settings.lora, self.gguf) as adapters:  # what they add is copied
+                self.adapters_key: Final = adapters.key
+                self.weights: Final = read_weights(self.gguf, self.config, adapters)
             undo.pop_all()
 
     def read_ahead(self) -> None:
         """Have the weights read in the order of the file, instead of a little per page fault."""
         threading.Thread(target=self.gguf.prefetch, name="rushlight-prefetch", daemon=True).start()
+
+    def lock(self) -> None:
+        """Keep the weights in memory for good. Raises ConfigError."""
+        for part in self.gguf.parts:
+            lock(*part.extent)
+
+    def resident_bytes(self) -> int:
+        """How much of the files is mapped into this process's memory now."""
+        return sum(mapped_resident_bytes(part.path.resolve()) for part in self.gguf.parts)
+
+    def cached_bytes(self) -> int | None:
+        """How much of them is in the page cache; None where the system does not tell."""
+        cached = [resident_bytes(*part.extent) for part in self.gguf.parts]
+        return None if None in cached else sum(n or 0 for n in cached)
 
     def info(self, n_ctx: int, n_vocab: int) -> ModelInfo:
         """What is told of the model."""
@@ -67,7 +82,6 @@ class ModelFile:
 
     def close(self) -> None:
         """Unmap the files, once nothing of them is in use. Idempotent."""
-        self.adapters.close()
         self.gguf.close()
 
     def __enter__(self) -> Self:

@@ -7,13 +7,17 @@ tensor is None. How they are found and checked is weights_reader.py's.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from engine.ggml_types import GGML_TYPES
 from engine.low_rank import LowRank
-from engine.quants.base import QuantType
+from engine.quants import QUANTS
+
+if TYPE_CHECKING:
+    from engine.quants.base import QuantType
 
 Vector = npt.NDArray[np.float32]
 
@@ -29,7 +33,7 @@ class Matrix:
     """
 
     name: str
-    quant: QuantType
+    ggml_type: int  # a key of QUANTS
     address: int
     n_in: int
     n_out: int
@@ -38,8 +42,13 @@ class Matrix:
     low_rank: LowRank | None = None  # what adapters add
 
     @property
+    def quant(self) -> QuantType:
+        """What can be done with its weights. Brings Numba."""
+        return QUANTS[self.ggml_type]
+
+    @property
     def row_bytes(self) -> int:
-        return self.quant.row_bytes(self.n_in)
+        return GGML_TYPES[self.ggml_type].bytes_of(self.n_in)
 
     @property
     def n_bytes(self) -> int:

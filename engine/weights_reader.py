@@ -2,6 +2,7 @@
 
 A tensor that is several in one (attn_qkv, gate and up) becomes views of its rows. A tensor in the
 file that nobody asks for is refused: a model run without one of its parts would answer wrongly.
+Brings no Numba, unless a vector is of a rare type.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import numpy as np
 
 from engine.errors import GGUFError, UnsupportedModel
 from engine.gguf_file import GGUFFile
+from engine.gguf_header import TensorInfo
 from engine.lora import EMBEDDING, Adapters
 from engine.low_rank import low_rank
 from engine.mixture import Mixture
 from engine.model_config import ModelConfig
-from engine.quants import quant_type
-from engine.quants.base import QuantType
+from engine.quants import check_type, dequantize
 from engine.weights import (
     FeedForwardWeights,
     LayerWeights,
@@ -128,9 +129,9 @@ class _Reader:
 
     def experts(self, stem: str, n_in: int, n_out: int, n: int) -> Matrix:
         name, bias = f"{stem}.weight", f"{stem}.bias"
-        quant = self.take(name, (n_in, n_out, n))
+        tensor = self.take(name, (n_in, n_out, n))
         biases = self.vector(bias, n_out, n) if bias in self.gguf.tensors else None
-        return Matrix(name, quant, self.gguf.address(name), n_in, n_out, biases, n)
+        return Matrix(name, tensor.ggml_type, self.gguf.address(name), n_in, n_out, biases, n)
 
     def shared_expert(self, blk: str, n_ff: int) -> FeedForwardWeights:
         n_embd = self.config.n_embd
@@ -155,11 +156,11 @@ class _Reader:
 
     def matrix(self, stem: str, n_in: int, n_out: int) -> Matrix:
         name = f"{stem}.weight"
-        quant = self.take(name, (n_in, n_out))
+        tensor = self.take(name, (n_in, n_out))
         bias = self.optional_vector(f"{stem}.bias", n_out)
         added = low_rank(self.adapters.take(name), looked_up=name == EMBEDDING)
         address = self.gguf.address(name)
-        return Matrix(name, quant, address, n_in, n_out, bias, low_rank=added)
+        return Matrix(name, tensor.ggml_type, address, n_in, n_out, bias, low_rank=added)
 
     def norm(self, stem: str) -> Norm:
         n = self.config.n_embd
@@ -194,22 +195,22 @@ class _Reader:
         return factors
 
     def vector(self, name: str, *shape: int) -> Vector:
-        quant = self.take(name, shape)
-        blocks = self.gguf.bytes_of(name).view(quant.block)
-        return padded(quant.dequantize(blocks).reshape(-1))
+        tensor = self.take(name, shape)
+        return padded(dequantize(tensor.ggml_type, self.gguf.bytes_of(name)))
 
     def optional_vector(self, name: str, n: int) -> Vector | None:
         return self.vector(name, n) if name in self.gguf.tensors else None
 
-    def take(self, name: str, shape: tuple[int, ...]) -> QuantType:
-        """Check a tensor's shape and mark it as read."""
+    def take(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
+        """Check a tensor's shape and type, and mark it as read."""
         tensor = self.gguf.tensor(name)
         if _without_ones(tensor.shape) != _without_ones(shape):
             raise GGUFError(
                 self.gguf.path, f"tensor {name}: shape {tensor.shape} where {shape} is expected"
             )
+        check_type(tensor.ggml_type, name)
         self.unread.discard(name)
-        return quant_type(tensor.ggml_type, name)
+        return tensor
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

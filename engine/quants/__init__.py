@@ -10,6 +10,9 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from engine.errors import UnsupportedModel
 from engine.ggml_types import GGML_TYPES
 
@@ -57,7 +60,9 @@ def check_type(ggml_type: int, tensor: str) -> None:
         raise UnsupportedModel(f"tensor type of {tensor}", GGML_TYPES[ggml_type].name, _NAMES)
 
 
-def quant_type(ggml_type: int, tensor: str) -> QuantType:
-    """The type of a tensor, by GGML's number. Raises as `check_type`."""
-    check_type(ggml_type, tensor)
-    return QUANTS[ggml_type]
+def dequantize(ggml_type: int, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """f32[n] of n weights in whole blocks. F32, which nearly all vectors are, brings no Numba."""
+    if GGML_TYPES[ggml_type].name == "F32":
+        return data.view(np.float32)
+    quant = QUANTS[ggml_type]
+    return quant.dequantize(data.view(quant.block)).reshape(-1)

@@ -103,6 +103,15 @@ def with_tensor_type(number: int) -> Callable[[Path], None]:
     return write
 
 
+def of_another_width(path: Path) -> None:
+    """Its metadata's, that is: the tensors are as they were."""
+    data = write_tiny_gguf(path).read_bytes()
+    key = b"llama.feed_forward_length"
+    at = data.index(key) + len(key) + 4  # behind the value's type
+    old = int.from_bytes(data[at : at + 4], "little")
+    path.write_bytes(data[:at] + (old + 32).to_bytes(4, "little") + data[at + 4 :])
+
+
 def without_its_second_part(path: Path) -> None:
     write_tiny_gguf(path, split=4)
     path.with_name("m-00001-of-00005.gguf").rename(path)  # the others, too, have other names now
@@ -129,6 +138,11 @@ BAD_MODELS = [
         r"m\.gguf: metadata 'llama\.embedding_length' is missing.*",
     ),
     (with_too_small_an_embedding, r"m\.gguf: tensor token_embd\.weight: \d+ rows for \d+ tokens"),
+    (
+        with_another(b"blk.1.ffn_up", b"blk.1.ffn_xx"),
+        r"m\.gguf: tensor 'blk\.1\.ffn_up\.weight' is missing",
+    ),
+    (of_another_width, r"m\.gguf: tensor blk\.0\.ffn_gate\.weight: shape .* is expected"),
     (without_its_second_part, r"m\.gguf: it is part 1 of 5 of a split model, so .*"),
 ]
 
