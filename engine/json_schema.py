@@ -55,8 +55,8 @@ def check_schema(schema: Any, param: str) -> dict[str, Any]:
     _check_depth(schema, param)
     if not isinstance(schema, dict):
         raise InvalidRequest(f"{param}: a JSON schema is an object, not {_kind(schema)}", param)
-    schema = plain_schema(schema)
-    for path, subschema in subschemas(schema):
+    plain = plain_schema(schema)
+    for path, subschema in subschemas(plain):
         if isinstance(subschema, dict):
             if problem := _problem(subschema):
                 raise InvalidRequest(f"{param}: {problem}, at {path}", param)
@@ -66,13 +66,13 @@ def check_schema(schema: Any, param: str) -> dict[str, Any]:
                 f"at {path}",
                 param,
             )
-    if sum("$ref" in s for _, s in subschemas(schema) if isinstance(s, dict)) > _MAX_REFS:
+    if sum("$ref" in s for _, s in subschemas(plain) if isinstance(s, dict)) > _MAX_REFS:
         raise InvalidRequest(f"{param}: more than {_MAX_REFS} '$ref' in one schema", param)
-    if _is_endless(schema):
+    if _is_endless(plain):
         raise InvalidRequest(
             f"{param}: the schema requires itself, so that no finite text satisfies it", param
         )
-    return schema
+    return plain
 
 
 def _problem(schema: dict[str, Any]) -> str | None:

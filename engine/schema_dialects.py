@@ -55,24 +55,27 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
 _NOTES: Final = frozenset({"password", "binary", "float", "double", "decimal"})
 
 
-def plain_schema(schema: Any) -> Any:
+def plain_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A copy in plain words. Values that stand in it (`enum`, `const`, `default`) stay as they are.
 
     It must be no deeper than Python's stack.
     """
-    if not isinstance(schema, dict):
-        return schema
     plain = {}
     for keyword, value in schema.items():
         if keyword in NAMED and isinstance(value, dict):
-            value = {name: plain_schema(inner) for name, inner in value.items()}
+            value = {name: _plain(inner) for name, inner in value.items()}
         elif isinstance(value, list) and (keyword in SEVERAL or keyword == "items"):
-            value = [plain_schema(inner) for inner in value]
+            value = [_plain(inner) for inner in value]
         elif keyword in ONE:
-            value = plain_schema(value)
+            value = _plain(value)
         if not _is_idle(keyword, value, schema):
             plain[keyword] = value
     return _with_numeric_format(_with_exclusive_bounds(plain))
+
+
+def _plain(value: Any) -> Any:
+    """What stands in a schema's place may be a boolean, or a mistake that is told later."""
+    return plain_schema(value) if isinstance(value, dict) else value
 
 
 def _is_idle(keyword: str, value: Any, schema: Mapping[str, Any]) -> bool:
@@ -107,7 +110,9 @@ def _with_numeric_format(schema: dict[str, Any]) -> dict[str, Any]:
     """OpenAPI's format of a whole number as its bounds."""
     name = schema.get("format")
     kinds = _types(schema)
-    if name not in _RANGES or "integer" not in kinds or "number" in kinds or "string" in kinds:
+    if not isinstance(name, str) or name not in _RANGES:
+        return schema
+    if "integer" not in kinds or "number" in kinds or "string" in kinds:
         return schema
     least, most = _RANGES[name]
     del schema["format"]
