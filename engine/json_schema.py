@@ -55,7 +55,13 @@ def check_schema(schema: Any, param: str) -> dict[str, Any]:
     _check_depth(schema, param)
     if not isinstance(schema, dict):
         raise InvalidRequest(f"{param}: a JSON schema is an object, not {_kind(schema)}", param)
-    schema = plain_schema(schema)
+    plain: dict[str, Any] = plain_schema(schema)
+    _check_keywords(plain, param)
+    return plain
+
+
+def _check_keywords(schema: dict[str, Any], param: str) -> None:
+    """Raises InvalidRequest."""
     for path, subschema in _subschemas(schema):
         if isinstance(subschema, dict):
             if problem := _problem(subschema):
@@ -72,7 +78,6 @@ def check_schema(schema: Any, param: str) -> dict[str, Any]:
         raise InvalidRequest(
             f"{param}: the schema requires itself, so that no finite text satisfies it", param
         )
-    return schema
 
 
 def _problem(schema: dict[str, Any]) -> str | None:

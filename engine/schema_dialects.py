@@ -107,7 +107,13 @@ def _with_numeric_format(schema: dict[str, Any]) -> dict[str, Any]:
     """OpenAPI's format of a whole number as its bounds."""
     name = schema.get("format")
     kinds = _types(schema)
-    if name not in _RANGES or "integer" not in kinds or "number" in kinds or "string" in kinds:
+    if (
+        not isinstance(name, str)
+        or name not in _RANGES
+        or "integer" not in kinds
+        or "number" in kinds
+        or "string" in kinds
+    ):
         return schema
     least, most = _RANGES[name]
     del schema["format"]
