@@ -79,6 +79,19 @@ class Scanner:
         """Nobody will rewind."""
         self._kept = _NOWHERE
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all is read, and no more comes."""
+        return self.ended and self._pos >= len(self._text)
+
+    def skip_cut(self, *texts: str) -> Steps[None]:
+        """Read the beginning of one of the texts, after whitespace, where the end cuts it off."""
+        while _is_cut(self._text[self._pos :].lstrip(), texts):
+            if self.ended:
+                self._pos = len(self._text)
+                return
+            yield
+
     def unread(self, text: str) -> None:
         """Give back what was read last."""
         self._pos -= len(text)
@@ -155,13 +168,17 @@ class Scanner:
         return taken
 
     def accept(self, *texts: str) -> Steps[str]:
-        """Read the longest of the texts that comes next; '' if none does."""
+        """Read the longest of the texts that comes next; '' if none does.
+
+        While `rewind` goes anywhere, what the end leaves of one is read too.
+        """
         while True:
             rest = self._text[self._pos :][: max(map(len, texts))]
             come = max((text for text in texts if rest.startswith(text)), key=len, default="")
-            may_come = any(len(t) > len(rest) and t.startswith(rest) for t in texts)
+            may_come = _is_cut(rest, texts)
             if not may_come or self.ended:
-                self._pos += len(come)
+                is_left = may_come and not come and self._kept != _NOWHERE
+                self._pos += len(rest if is_left else come)
                 return come
             yield
 
@@ -222,3 +239,8 @@ class Scanner:
         if not isinstance(value, str):
             raise Unexpected
         return value
+
+
+def _is_cut(text: str, texts: Iterable[str]) -> bool:
+    """Whether the text is but the beginning of one of the texts."""
+    return any(len(whole) > len(text) and whole.startswith(text) for whole in texts)

@@ -118,20 +118,24 @@ class TaggedCalls:
                 break
             head, mark = yield from scanner.take_until(self.key.end)
             if not mark:
-                break
+                return
             key, attributes = self.key.cut(head)
             if self.value_begin:
                 yield from scanner.expect(self.value_begin)
             calls.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
             separator = ", "
             allowed = _told_types(attributes) or calls.types(name, key)
-            yield from self._read_value(scanner, calls, key, allowed)
+            if not (yield from self._read_value(scanner, calls, key, allowed)):
+                return  # cut, and so are the arguments
+        if separator == "{" and scanner.is_at_end and not mark:
+            return
         calls.arguments("{}" if separator == "{" else "}")
         calls.end()
 
     def _read_value(
         self, scanner: Scanner, calls: Calls, key: str, allowed: frozenset[str]
-    ) -> Steps[None]:
+    ) -> Steps[bool]:
+        """Returns whether its end was there."""
         value_end = self.value_end.format(key=key)
         if self.cdata and (yield from scanner.accept(_CDATA[0])):
             value_end = _CDATA[1] + value_end
@@ -140,17 +144,20 @@ class TaggedCalls:
         if allowed == TEXT:
             text = _JsonText(calls, self.lines)
             calls.arguments('"')
-            yield from scanner.until(Markers([value_end]), text.push)
+            if not (yield from scanner.until(Markers([value_end]), text.push)):
+                return False
             calls.arguments('"')
-            return
+            return True
         pieces: list[str] = []
-        yield from scanner.until(Markers([value_end]), pieces.append)
+        if not (yield from scanner.until(Markers([value_end]), pieces.append)):
+            return False
         value = "".join(pieces)
         value = value.removesuffix("\n") if self.lines else value
         if self.nested and self.nested in value:
             calls.arguments(json.dumps(read_nested(value, self.nested), ensure_ascii=False))
         else:
             calls.arguments(read_bare(value, allowed))
+        return True
 
     def write(self, calls: Sequence[Call]) -> str:
         texts = []
