@@ -287,12 +287,15 @@ FORMATS: Final = (
         attributes=_DSML_ATTRIBUTES,
         signs=(f"<{_DSML}function_calls>",),
     ),
-    _xml(
-        _DSML,
-        opener=f"<{_DSML}tool_calls>",
-        closer=f"</{_DSML}tool_calls>",
-        attributes=_DSML_ATTRIBUTES,
-        signs=(f"<{_DSML}tool_calls>",),
+    *(
+        _xml(
+            prefix,
+            opener=f"<{prefix}tool_calls>",
+            closer=f"</{prefix}tool_calls>",
+            attributes=_DSML_ATTRIBUTES,
+            signs=(f"<{prefix}tool_calls>",),
+        )
+        for prefix in (_DSML, "｜GCML｜")  # GigaChat 3.5
     ),
     replace(
         _glm(suffix=":opensource"),

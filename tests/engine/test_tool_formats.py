@@ -141,6 +141,14 @@ REPLIES = {
         "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
         [("f", {"s": "5", "a": [1, "x"]})],
     ),
+    "gigachat 3.5": (
+        '<｜GCML｜tool_calls>\n<｜GCML｜invoke name="f">\n'
+        '<｜GCML｜parameter name="s" string="true">a\nb</｜GCML｜parameter>\n'
+        '<｜GCML｜parameter name="n" string="false">1</｜GCML｜parameter>\n'
+        '</｜GCML｜invoke>\n<｜GCML｜invoke name="get_time">\n</｜GCML｜invoke>\n'
+        "</｜GCML｜tool_calls>",
+        [("f", {"s": "a\nb", "n": 1}), TWO[1]],
+    ),
     "granite 3.3": ('<|tool_call|>[{"name": "f", "arguments": {"n": 1}}]', ONE),
     "phi 4 mini": ('<|tool_call|>[{"name": "f", "arguments": {"n": 1}}]<|/tool_call|>', ONE),
     "command r7b": (
