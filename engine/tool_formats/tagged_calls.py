@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from engine.scanner import Markers, Scanner, Steps, Unexpected
+from engine.scanner import Emit, Markers, Scanner, Steps, Unexpected
 from engine.tool_formats.argument_types import ALL, TEXT, read_bare
 from engine.tool_formats.base import MAX_NAME, Call, Calls
 from engine.tool_formats.json_object import read_json_calls
@@ -144,12 +144,12 @@ class TaggedCalls:
         if allowed == TEXT:
             text = _JsonText(calls, self.lines)
             calls.arguments('"')
-            if not (yield from scanner.until(Markers([value_end]), text.push)):
+            if not (yield from self._read_until(scanner, value_end, text.push)):
                 return False
             calls.arguments('"')
             return True
         pieces: list[str] = []
-        if not (yield from scanner.until(Markers([value_end]), pieces.append)):
+        if not (yield from self._read_until(scanner, value_end, pieces.append)):
             return False
         value = "".join(pieces)
         value = value.removesuffix("\n") if self.lines else value
@@ -158,6 +158,18 @@ class TaggedCalls:
         else:
             calls.arguments(read_bare(value, allowed))
         return True
+
+    def _read_until(self, scanner: Scanner, value_end: str, emit: Emit) -> Steps[bool]:
+        """Read a value's text and its end. Models that write lines forget that end sometimes: the
+        next tag's line ends a value too. Returns whether there was any.
+        """
+        ends = [value_end]
+        if self.lines:
+            ends += [f"\n{self.key.begin}", f"\n{self.call_end}\n{self.closer}"]
+        end = yield from scanner.until(Markers(ends), emit)
+        if end != value_end:
+            scanner.unread(end)
+        return bool(end)
 
     def write(self, calls: Sequence[Call]) -> str:
         texts = []

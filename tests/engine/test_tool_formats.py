@@ -110,6 +110,15 @@ REPLIES = {
         "<function=f>\n<parameter=s>\n5\n</parameter>\n</function>",
         [("f", {"s": "5"})],
     ),
+    "qwen 3 coder, two ends of values forgotten": (
+        "<tool_call>\n<function=f>\n<parameter=s>\na </function> b\n<parameter=n>\n5\n</function>\n"
+        "</tool_call>",
+        [("f", {"s": "a </function> b", "n": 5})],
+    ),
+    "qwen 3 coder, an end without its opener": (
+        "<function=get_time>\n</function>\n</tool_call>",
+        [("get_time", {})],
+    ),
     "nemotron 3": (
         "<tool_call>\n<function=get_time>\n</function>\n</tool_call>\n"
         "<tool_call>\n<function=f>\n<parameter=n>\n1\n</parameter>\n</function>\n</tool_call>",
@@ -309,6 +318,7 @@ SIGNS = {
     "hermes, where the template shows none": "user",
     "deepseek r1": "<｜tool▁calls▁begin｜> ```json",
     "qwen 3 coder, without its opener": "<tool_call> <function= <parameter=",
+    "qwen 3 coder, an end without its opener": "<tool_call> <function= <parameter=",
     "functionary 3.1": "<function= </function>",
     "gpt-oss": "<|start|><|channel|>commentary<|message|>",
     "gpt-oss, in the header's first half": "<|start|><|channel|>commentary<|message|>",
