@@ -102,6 +102,12 @@ FORMATS: Final = (
         also=("<|message_sep|>\n\nfunction call<|role_sep|>\n",),
         signs=("function call", "<|role_sep|>"),
     ),
+    JsonCalls(  # HyperCLOVA X
+        " -> tool/function_call\n",
+        is_list=True,
+        also=("-> tool/function_call\n",),
+        signs=("-> tool/function_call",),
+    ),
     JsonCalls(
         "<|action_start|><|plugin|>", "<|action_end|>", signs=("<|action_start|><|plugin|>",)
     ),

@@ -277,6 +277,7 @@ REPLIES = {
         '        "parameters": {}\n    }\n]```',
         [*ONE, TWO[1]],
     ),
+    "hyperclova x": (' -> tool/function_call\n[{"name": "f", "arguments": {"n": 1}}]', ONE),
     "longcat": (
         "<longcat_tool_call>f\n<longcat_arg_key>s</longcat_arg_key>\n"
         "<longcat_arg_value>5</longcat_arg_value>\n</longcat_tool_call>",
