@@ -93,6 +93,10 @@ REPLIES = {
         TWO,
     ),
     "pythonic": ('[f(s="a, b)", n=1), get_time()]', [("f", {"s": "a, b)", "n": 1}), TWO[1]]),
+    "pythonic, as Python binds arguments without names": (
+        '[f("a=b, (c)", 5), f(s = "x == y")]',
+        [("f", {"s": "a=b, (c)", "n": 5}), ("f", {"s": "x == y"})],
+    ),
     "hermes": ('<tool_call>\n{"name": "f", "arguments": {"n": 1}}\n</tool_call>', ONE),
     "hermes, compact": ('<tool_call>{"arguments":{"n":1},"name":"f"}</tool_call>', ONE),
     "qwen 2.5, two": (
