@@ -55,6 +55,7 @@ class ReplyParser:
         self._ends_thinking = tuple(ends_thinking)
         self._steps = self._reply()
         self.push(written)
+        self._scanner.silence()
         self._calls.n = 0
         self._content.restart()
         self._reasoning.restart()

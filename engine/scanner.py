@@ -59,13 +59,19 @@ class Scanner:
         self._text = ""
         self._pos = 0  # what lies before is read
         self._kept = _NOWHERE  # where `rewind` goes
+        self._silent = 0  # what lies before is never emitted
 
     def feed(self, text: str) -> None:
         done = max(0, min(self._pos, self._kept) - 1)  # but for one: a quote before a marker counts
         self._text = self._text[done:] + text
         self._pos -= done
+        self._silent -= done
         if self._kept != _NOWHERE:
             self._kept -= done
+
+    def silence(self) -> None:
+        """Text that has come so far may be part of a marker, but `until` does not emit it."""
+        self._silent = len(self._text)
 
     def keep(self) -> None:
         """From now on, `rewind` comes back to here."""
@@ -110,7 +116,7 @@ class Scanner:
                 shown = half
             elif not markers.quotable or (quoted := self._is_quoted(found)) is False:
                 self._pos = found.end()
-                emit(text[pos : found.start()])
+                emit(text[max(pos, self._silent) : found.start()])
                 return found[0]
             elif quoted:
                 n_quoted = found.end() - pos
@@ -118,7 +124,7 @@ class Scanner:
             else:
                 shown = found.start()
             self._pos, n_quoted = shown, 0
-            emit(text[pos:shown])
+            emit(text[max(pos, self._silent) : shown])
             if self.ended:
                 return ""
             yield

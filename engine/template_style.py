@@ -92,8 +92,8 @@ def find_style(try_render: TryRender, source: str) -> TemplateStyle:
         shows_tools=probe.shows_tools(style),
         shows_calls=shows_call or (not is_tried and "tool_calls" in source),
         calls_or_content=shows_call
-        and not probe.shows_both(style, {**one, "content": "first"}, _FOUND)
-        and probe.shows_both(style, {**_SAID, "content": "first"}, one, _FOUND, _SAID, _HI),
+        and not probe.shows_both(style, {**one, "content": OTHER}, _FOUND)
+        and probe.shows_both(style, {**_SAID, "content": OTHER}, one, _FOUND, _SAID, _HI),
         text_arguments=not shows_call or probe.shows(style, _with_text_arguments(one), _FOUND),
         shows_results=probe.shows(style, _calling("it"), _FOUND_NEEDLE)
         or (not is_tried and ("'tool'" in source or '"tool"' in source)),
@@ -143,14 +143,14 @@ class _Probe:
         return style
 
     def shows_both(self, style: TemplateStyle, *messages: Message) -> bool:
-        """Whether the needle and the word `first` are printed."""
+        """Whether the needle and the other word are printed."""
         text = self.calls(style, *messages)
-        return NEEDLE in text and "first" in text
+        return NEEDLE in text and OTHER in text
 
     def shows_two_systems(self, style: TemplateStyle) -> bool:
-        first = {"role": "system", "content": "first"}
+        first = {"role": "system", "content": OTHER}
         text = self.try_render([first, _told("system"), _HI], style)
-        return NEEDLE in text and "first" in text
+        return NEEDLE in text and OTHER in text
 
     def drops_lone_system(self, style: TemplateStyle) -> bool:
         """Whether system text alone is lost, though a user's would be shown."""
@@ -170,6 +170,7 @@ class _Probe:
 
 
 NEEDLE: Final = "NEEDLE"
+OTHER: Final = "HAYSTACK"
 REASONING_KEYS: Final = ("reasoning_content", "thinking", "reasoning", "thought")
 SPECIMEN_VARIABLES: Final = {"enable_thinking": True, "thinking": True}
 _ID: Final = "call00001"  # nine letters and digits: Mistral's templates want just that

@@ -50,6 +50,9 @@ def read(text: str, written: str = "", n: int = 1) -> tuple[str, str]:
         ("Once", " upon", "", " upon"),
         ("Once ", "upon", "", "upon"),
         ("<think>Once ", "upon</think> a", "upon", "a"),
+        ("Once <", "b> upon", "", "b> upon"),  # might have been a mark
+        ("Once <thi", "nk>upon</think> a", "upon", "a"),
+        ("Once <", "", "", ""),
     ],
 )
 def test_thinking(written: str, text: str, reasoning: str, content: str, n: int) -> None:
