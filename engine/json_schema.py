@@ -56,7 +56,13 @@ def check_schema(schema: Any, param: str) -> dict[str, Any]:
     if not isinstance(schema, dict):
         raise InvalidRequest(f"{param}: a JSON schema is an object, not {_kind(schema)}", param)
     plain = plain_schema(schema)
-    for path, subschema in subschemas(plain):
+    _check_keywords(plain, param)
+    return plain
+
+
+def _check_keywords(schema: dict[str, Any], param: str) -> None:
+    """Raises InvalidRequest."""
+    for path, subschema in subschemas(schema):
         if isinstance(subschema, dict):
             if problem := _problem(subschema):
                 raise InvalidRequest(f"{param}: {problem}, at {path}", param)
@@ -66,13 +72,12 @@ def check_schema(schema: Any, param: str) -> dict[str, Any]:
                 f"at {path}",
                 param,
             )
-    if sum("$ref" in s for _, s in subschemas(plain) if isinstance(s, dict)) > _MAX_REFS:
+    if sum("$ref" in s for _, s in subschemas(schema) if isinstance(s, dict)) > _MAX_REFS:
         raise InvalidRequest(f"{param}: more than {_MAX_REFS} '$ref' in one schema", param)
-    if _is_endless(plain):
+    if _is_endless(schema):
         raise InvalidRequest(
             f"{param}: the schema requires itself, so that no finite text satisfies it", param
         )
-    return plain
 
 
 def _problem(schema: dict[str, Any]) -> str | None:

@@ -35,8 +35,9 @@ def reply_grammar(
         _check_parameters(tool)
     control = tokenizer.vocabulary.control
     thinking = chat_format.parser(prompt_tail).open_thinking
-    first = thinking_rules(form_of(chat_format.tool_format), control, thinking)
-    if rules.kind and not rules.tools and not first:
+    form = form_of(chat_format.tool_format)
+    first = thinking_rules(form, control, thinking)
+    if rules.kind and not rules.tools and not first and not form.before_answer:
         return Grammar.compile(rules.kind, rules.source, tokenizer, rules.param)
     written = chat_format.written(prompt_tail)
     body = _body(rules, chat_format, control, written)

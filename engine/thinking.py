@@ -82,6 +82,7 @@ SWITCHES: Final = (
     ThinkingSwitch("thinking_mode", "disabled", "enabled"),
     ThinkingSwitch("reasoning_effort", "no_think", "high"),
     ThinkingSwitch("reasoning_effort", "none", "high"),
+    ThinkingSwitch("reasoning"),
 )
 
 

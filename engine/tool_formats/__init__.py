@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.tool_formats import gemma_calls, json_calls, named_calls, python_calls, tagged_calls
+from engine.tool_formats import gemma_calls, json_calls, named_calls, python_calls, tagged_formats
 from engine.tool_formats.base import ToolFormat
 from engine.tool_formats.channel_calls import ChannelCalls
 
@@ -14,7 +14,7 @@ from engine.tool_formats.channel_calls import ChannelCalls
 TABLE: Final[tuple[ToolFormat, ...]] = (
     ChannelCalls(),
     *gemma_calls.FORMATS,
-    *tagged_calls.FORMATS,
+    *tagged_formats.FORMATS,
     *named_calls.FORMATS,
     *python_calls.FORMATS,
     *json_calls.FORMATS,

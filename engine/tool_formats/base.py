@@ -115,10 +115,16 @@ class Calls:
 
     def types(self, name: str, parameter: str) -> frozenset[str]:
         """The JSON types that a tool's parameter may be of."""
+        return allowed_types(self._properties(name).get(parameter), self._schemas.get(name))
+
+    def parameters(self, name: str) -> list[str]:
+        """A tool's parameters, in order; none when they are not known."""
+        return list(self._properties(name))
+
+    def _properties(self, name: str) -> Mapping[str, Any]:
         parameters = self._schemas.get(name)
         properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
-        schema = properties.get(parameter) if isinstance(properties, Mapping) else None
-        return allowed_types(schema, parameters)
+        return properties if isinstance(properties, Mapping) else {}
 
     def start(self, name: str, call_id: str = "") -> None:
         """A call's name is complete. call_id: the model's own; a short one would not be unique."""

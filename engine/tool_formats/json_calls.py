@@ -39,7 +39,8 @@ class JsonCalls:
 
     @property
     def closers(self) -> tuple[str, ...]:
-        return (self.closer,) if self.closer else ()
+        tags = (f"</{tag[1:]}" for tag in self.also if tag.startswith("<"))
+        return tuple(filter(None, (self.closer, *tags)))
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -51,9 +52,8 @@ class JsonCalls:
         else:
             yield from read_python_or_json_calls(scanner, calls)
         yield from scanner.take_space()
-        own = f"</{opener[1:]}" if opener.startswith("<") else ""
-        if closers := tuple(filter(None, (self.closer, own))):
-            yield from scanner.accept(*closers)
+        if self.closers:
+            yield from scanner.accept(*self.closers)
 
     def write(self, calls: Sequence[Call]) -> str:
         return self.form.write(calls)
@@ -101,6 +101,12 @@ FORMATS: Final = (
         "function call<|role_sep|>\n",
         also=("<|message_sep|>\n\nfunction call<|role_sep|>\n",),
         signs=("function call", "<|role_sep|>"),
+    ),
+    JsonCalls(  # HyperCLOVA X
+        " -> tool/function_call\n",
+        is_list=True,
+        also=("-> tool/function_call\n",),
+        signs=("-> tool/function_call",),
     ),
     JsonCalls(
         "<|action_start|><|plugin|>", "<|action_end|>", signs=("<|action_start|><|plugin|>",)

@@ -87,6 +87,8 @@ def read_arguments(scanner: Scanner, emit: Emit) -> Steps[None]:
         yield from scanner.json_value(emit)
         return
     text = yield from scanner.take_json()
+    if not text:  # cut
+        return
     try:
         value = json.loads(text)
         inner = value if isinstance(value, str) else "{}" if value is None else text

@@ -22,6 +22,7 @@ from engine.tool_formats.json_object import read_json_calls
 from engine.tool_formats.python_literal import to_json
 
 _NAME_PART: Final = re.compile(r"[\w.\-]")
+_KEYWORD: Final = re.compile(r"\s*([\w.\-]+)\s*=(?!=)(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +107,14 @@ def read_python_call(scanner: Scanner, calls: Calls, only_offered: bool) -> Step
     yield from scanner.expect("(")
     calls.start(name)
     separator = "{"
+    unnamed = iter(calls.parameters(name))
     while True:
         text, end = yield from _take_argument(scanner)
-        key, equals, value = text.partition("=")
-        if equals:
+        keyword = _KEYWORD.match(text)
+        key, value = keyword.groups() if keyword else (next(unnamed, ""), text)
+        if key and value.strip():
             shown = to_json(value) or json.dumps(value.strip(), ensure_ascii=False)
-            calls.arguments(f"{separator}{json.dumps(key.strip())}: {shown}")
+            calls.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: {shown}")
             separator = ", "
         if not end:
             return  # cut, and so are the arguments

@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.scanner import Markers, Scanner, Steps, Unexpected
+from engine.scanner import Emit, Markers, Scanner, Steps, Unexpected
 from engine.tool_formats.argument_types import ALL, TEXT, read_bare
 from engine.tool_formats.base import MAX_NAME, Call, Calls
 from engine.tool_formats.json_object import read_json_calls
@@ -118,20 +118,24 @@ class TaggedCalls:
                 break
             head, mark = yield from scanner.take_until(self.key.end)
             if not mark:
-                break
+                return
             key, attributes = self.key.cut(head)
             if self.value_begin:
                 yield from scanner.expect(self.value_begin)
             calls.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
             separator = ", "
             allowed = _told_types(attributes) or calls.types(name, key)
-            yield from self._read_value(scanner, calls, key, allowed)
+            if not (yield from self._read_value(scanner, calls, key, allowed)):
+                return  # cut, and so are the arguments
+        if separator == "{" and scanner.is_at_end and not mark:
+            return
         calls.arguments("{}" if separator == "{" else "}")
         calls.end()
 
     def _read_value(
         self, scanner: Scanner, calls: Calls, key: str, allowed: frozenset[str]
-    ) -> Steps[None]:
+    ) -> Steps[bool]:
+        """Returns whether its end was there."""
         value_end = self.value_end.format(key=key)
         if self.cdata and (yield from scanner.accept(_CDATA[0])):
             value_end = _CDATA[1] + value_end
@@ -140,17 +144,32 @@ class TaggedCalls:
         if allowed == TEXT:
             text = _JsonText(calls, self.lines)
             calls.arguments('"')
-            yield from scanner.until(Markers([value_end]), text.push)
+            if not (yield from self._read_until(scanner, value_end, text.push)):
+                return False
             calls.arguments('"')
-            return
+            return True
         pieces: list[str] = []
-        yield from scanner.until(Markers([value_end]), pieces.append)
+        if not (yield from self._read_until(scanner, value_end, pieces.append)):
+            return False
         value = "".join(pieces)
         value = value.removesuffix("\n") if self.lines else value
         if self.nested and self.nested in value:
             calls.arguments(json.dumps(read_nested(value, self.nested), ensure_ascii=False))
         else:
             calls.arguments(read_bare(value, allowed))
+        return True
+
+    def _read_until(self, scanner: Scanner, value_end: str, emit: Emit) -> Steps[bool]:
+        """Read a value's text and its end. Models that write lines forget that end sometimes: the
+        next tag's line ends a value too. Returns whether there was any.
+        """
+        ends = [value_end]
+        if self.lines:
+            ends += [f"\n{self.key.begin}", f"\n{self.call_end}\n{self.closer}"]
+        end = yield from scanner.until(Markers(ends), emit)
+        if end != value_end:
+            scanner.unread(end)
+        return bool(end)
 
     def write(self, calls: Sequence[Call]) -> str:
         texts = []
@@ -199,115 +218,3 @@ def _told_types(attributes: str) -> frozenset[str]:
     if _TEXT.search(attributes):
         return TEXT
     return ALL if _NO_TEXT.search(attributes) else frozenset()
-
-
-def _xml(prefix: str = "", **others: Any) -> TaggedCalls:
-    """<prefix invoke name="f"><prefix parameter name="k">v</...></...>"""
-    return TaggedCalls(
-        call=Tag(f'<{prefix}invoke name="', ">"),
-        key=Tag(f'<{prefix}parameter name="', ">"),
-        value_end=f"</{prefix}parameter>",
-        call_end=f"</{prefix}invoke>",
-        gap="\n",
-        **others,
-    )
-
-
-def _glm(prefix: str = "", suffix: str = "") -> TaggedCalls:
-    def tag(name: str) -> str:
-        return f"{prefix}{name}{suffix}>"
-
-    return TaggedCalls(
-        call=Tag("<" + tag("tool_call"), "\n"),
-        key=Tag("<" + tag("arg_key"), "</" + tag("arg_key")),
-        value_begin="<" + tag("arg_value"),
-        value_end="</" + tag("arg_value"),
-        call_end="</" + tag("tool_call"),
-        signs=("<" + tag("arg_key"), "<" + tag("tool_call")),
-    )
-
-
-_DSML: Final = "｜DSML｜"
-_MINIMAX: Final = "]<]minimax[>["
-QWEN_CODER: Final = TaggedCalls(
-    call=Tag("<function=", ">"),
-    key=Tag("<parameter=", ">"),
-    value_end="</parameter>",
-    call_end="</function>",
-    opener="<tool_call>",
-    closer="</tool_call>",
-    gap="\n",
-    lines=True,
-    signs=("<function=", "<parameter="),
-)
-_DSML_ATTRIBUTES: Final = (' string="true"', ' string="false"')
-FORMATS: Final = (
-    TaggedCalls(
-        call=Tag('<|open|>call tool="', "<|sep|>"),
-        key=Tag('<|open|>argument key="', "<|sep|>"),
-        value_end="<|close|>argument<|sep|>",
-        call_end="<|close|>call<|sep|>",
-        opener="<|open|>tools<|sep|>",
-        closer="<|close|>tools<|sep|>",
-        attributes=(' type="string"', ' type="object"'),
-        signs=("<|open|>tools<|sep|>",),
-    ),
-    TaggedCalls(
-        call=Tag(f'{_MINIMAX}<invoke name="', ">"),
-        key=Tag(f"{_MINIMAX}<", ">"),
-        value_end=_MINIMAX + "</{key}>",
-        call_end=f"{_MINIMAX}</invoke>",
-        opener=f"{_MINIMAX}<tool_call>",
-        closer=f"{_MINIMAX}</tool_call>",
-        nested=_MINIMAX,
-        signs=(f"{_MINIMAX}<tool_call>",),
-    ),
-    _xml(
-        opener="<minimax:tool_call>",
-        closer="</minimax:tool_call>",
-        signs=("<minimax:tool_call>",),
-    ),
-    _xml(
-        "atem:",
-        opener="<atem:function_calls>",
-        closer="</atem:function_calls>",
-        signs=("<atem:function_calls>",),
-    ),
-    _xml(
-        _DSML,
-        opener=f"<{_DSML}function_calls>",
-        closer=f"</{_DSML}function_calls>",
-        attributes=_DSML_ATTRIBUTES,
-        signs=(f"<{_DSML}function_calls>",),
-    ),
-    _xml(
-        _DSML,
-        opener=f"<{_DSML}tool_calls>",
-        closer=f"</{_DSML}tool_calls>",
-        attributes=_DSML_ATTRIBUTES,
-        signs=(f"<{_DSML}tool_calls>",),
-    ),
-    replace(
-        _glm(suffix=":opensource"),
-        opener="<tool_calls:opensource>",
-        closer="</tool_calls:opensource>",
-        call=Tag("<tool_call:opensource>", "<tool_sep:opensource>"),
-    ),
-    replace(
-        QWEN_CODER,
-        opener="<seed:tool_call>",
-        closer="</seed:tool_call>",
-        signs=("<seed:tool_call>",),
-    ),
-    TaggedCalls(
-        call=Tag('<function name="', ">"),
-        key=Tag('<param name="', ">"),
-        value_end="</param>",
-        call_end="</function>",
-        cdata=True,
-        signs=('<function name="', '<param name="'),
-    ),
-    _glm("longcat_"),
-    _glm(),
-    QWEN_CODER,
-)

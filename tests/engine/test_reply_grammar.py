@@ -168,6 +168,10 @@ def test_the_prompt_holds_the_beginning_of_a_call(tokenizer: Tokenizer) -> None:
         assert not checker.begins('f\n{"b": 1}')
         assert not checker.begins(">>>f")
         assert checker.takes("all\nHello.") is (rules is free)
+    asked = ReplyRules("json_schema", {"type": "integer"}, "response_format")
+    checker = Checker(tokenizer, asked, functionary, written=">>>")
+    assert checker.takes("all\n12")
+    assert not checker.begins("12")
 
 
 def test_text_or_calls(tokenizer: Tokenizer) -> None:

@@ -93,6 +93,10 @@ REPLIES = {
         TWO,
     ),
     "pythonic": ('[f(s="a, b)", n=1), get_time()]', [("f", {"s": "a, b)", "n": 1}), TWO[1]]),
+    "pythonic, as Python binds arguments without names": (
+        '[f("a=b, (c)", 5), f(s = "x == y")]',
+        [("f", {"s": "a=b, (c)", "n": 5}), ("f", {"s": "x == y"})],
+    ),
     "hermes": ('<tool_call>\n{"name": "f", "arguments": {"n": 1}}\n</tool_call>', ONE),
     "hermes, compact": ('<tool_call>{"arguments":{"n":1},"name":"f"}</tool_call>', ONE),
     "qwen 2.5, two": (
@@ -109,6 +113,15 @@ REPLIES = {
     "qwen 3 coder, without its opener": (
         "<function=f>\n<parameter=s>\n5\n</parameter>\n</function>",
         [("f", {"s": "5"})],
+    ),
+    "qwen 3 coder, two ends of values forgotten": (
+        "<tool_call>\n<function=f>\n<parameter=s>\na </function> b\n<parameter=n>\n5\n</function>\n"
+        "</tool_call>",
+        [("f", {"s": "a </function> b", "n": 5})],
+    ),
+    "qwen 3 coder, an end without its opener": (
+        "<function=get_time>\n</function>\n</tool_call>",
+        [("get_time", {})],
     ),
     "nemotron 3": (
         "<tool_call>\n<function=get_time>\n</function>\n</tool_call>\n"
@@ -140,6 +153,14 @@ REPLIES = {
         '<｜DSML｜parameter name="a" string="false">[1, "x"]</｜DSML｜parameter>\n'
         "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
         [("f", {"s": "5", "a": [1, "x"]})],
+    ),
+    "gigachat 3.5": (
+        '<｜GCML｜tool_calls>\n<｜GCML｜invoke name="f">\n'
+        '<｜GCML｜parameter name="s" string="true">a\nb</｜GCML｜parameter>\n'
+        '<｜GCML｜parameter name="n" string="false">1</｜GCML｜parameter>\n'
+        '</｜GCML｜invoke>\n<｜GCML｜invoke name="get_time">\n</｜GCML｜invoke>\n'
+        "</｜GCML｜tool_calls>",
+        [("f", {"s": "a\nb", "n": 1}), TWO[1]],
     ),
     "granite 3.3": ('<|tool_call|>[{"name": "f", "arguments": {"n": 1}}]', ONE),
     "phi 4 mini": ('<|tool_call|>[{"name": "f", "arguments": {"n": 1}}]<|/tool_call|>', ONE),
@@ -260,6 +281,7 @@ REPLIES = {
         '        "parameters": {}\n    }\n]```',
         [*ONE, TWO[1]],
     ),
+    "hyperclova x": (' -> tool/function_call\n[{"name": "f", "arguments": {"n": 1}}]', ONE),
     "longcat": (
         "<longcat_tool_call>f\n<longcat_arg_key>s</longcat_arg_key>\n"
         "<longcat_arg_value>5</longcat_arg_value>\n</longcat_tool_call>",
@@ -301,6 +323,7 @@ SIGNS = {
     "hermes, where the template shows none": "user",
     "deepseek r1": "<｜tool▁calls▁begin｜> ```json",
     "qwen 3 coder, without its opener": "<tool_call> <function= <parameter=",
+    "qwen 3 coder, an end without its opener": "<tool_call> <function= <parameter=",
     "functionary 3.1": "<function= </function>",
     "gpt-oss": "<|start|><|channel|>commentary<|message|>",
     "gpt-oss, in the header's first half": "<|start|><|channel|>commentary<|message|>",
@@ -332,7 +355,14 @@ def test_a_call_that_is_cut_loses_no_text(name: str) -> None:
         reader = parser(SIGNS.get(name, reply))
         _, content, found = joined([*reader.push(reply[:end]), *reader.finish()])
         assert [called for called, _ in found] == [called for called, _ in calls][: len(found)]
-        if not found and not name.startswith("gpt-oss"):
+        if found:
+            assert content == ""
+            assert all(
+                json.loads(text) == given
+                for (_, text), (_, given) in zip(found[:-1], calls, strict=False)
+            )
+            assert found[-1][1] != "{}" or calls[len(found) - 1][1] == {}
+        elif not name.startswith("gpt-oss"):
             assert content == reply[:end].strip() or content == reply[:end]
 
 
