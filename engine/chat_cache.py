@@ -2,9 +2,10 @@
 
 A chat is busy while a request runs on it and idle afterwards. A prompt goes on from the longest
 beginning that any chat shares with it: by taking over an idle chat that it continues, or else by
-sharing pages with it. When pages run out, idle chats leave, least recently used first, and go to
-the store. Short chats (titles, tags, completions in an editor) leave before long ones, and a few
-pages are kept for them, so that they never push a long one out. For the engine thread only.
+sharing pages with it. When pages run out, those outside all windows leave first. Then idle chats
+leave, least recently used first, and go to the store. Short chats (titles, tags, completions in an
+editor) leave before long ones, and a few pages are kept for them, so that they never push a long
+one out. For the engine thread only.
 """
 
 from __future__ import annotations
@@ -13,24 +14,30 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.chat import Chat, n_pages
+from engine.chat import MOST_MARKS, Chat
+from engine.chat_file import Views
 from engine.common_prefix import count_common
 from engine.disk_cache import Match
-from engine.kernels.kv_page import PAGE
-from engine.kv_cache import PagePool
+from engine.kernels.kv_page import PAGE, n_pages
+from engine.kv_cache import NO_PAGE, PagePool
 from engine.memory_report import ChatMemory
+from engine.model import Model
+from engine.spare_pages import drop_spare
 
 _MOST_SHORT = 1024  # tokens of a chat that counts as short
 _SHOWN = 8  # tokens on each side of the place where a prompt leaves its chat
 _NEAR = PAGE  # tokens that are not worth keeping a second chat, or a file, for
+# Marks (chat.py) whose windows stay as long as their chat does: where the last prompt went on from
+# what was there, and where it ended. So it can be edited and answered again.
+_LASTING_MARKS = 2
 
 
 class ChatStore(Protocol):
     """Where chats go that leave memory (disk_cache.py). Nothing it does is ever fatal."""
 
     def longest_prefix(self, ids: Sequence[int]) -> Match | None: ...
-    def load(self, match: Match, pages: Sequence[memoryview]) -> bool: ...
-    def store(self, ids: Sequence[int], pages: Sequence[memoryview]) -> bool: ...
+    def load(self, match: Match, pages: Views) -> bool: ...
+    def store(self, ids: Sequence[int], pages: Views) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +74,31 @@ class ChatCache:
         """All chats, the busy ones and then the most recently used first."""
         return iter([*self._busy, *reversed(self._idle)])
 
-    @property
-    def n_short_pages(self) -> int:
-        """Pages that long chats leave to short ones."""
-        return short_pages(self._n_short)
-
     # --- a request's chat ---------------------------------------------------------------------
 
     def longest_prefix(self, ids: Sequence[int]) -> tuple[Chat | None, int]:
-        """The chat that shares the longest beginning with a prompt, and how many tokens of it are
-        of use: one is always left to be read. Of equals, the most recently used.
+        """The chat from which a prompt can go on furthest, and how many tokens of it are of use:
+        one is always left to be read. Of equals, the most recently used.
         """
         best, n_best = None, 0
         for chat in self:
-            n = count_common(chat.ids, ids)
-            if n > n_best:
+            n = min(count_common(chat.ids, ids), len(ids) - 1)
+            if n > n_best and (n := chat.restart_at(n)) > n_best:
                 best, n_best = chat, n
-        return best, min(n_best, len(ids) - 1)
+        return best, n_best
 
-    def open(self, ids: Sequence[int]) -> Chat:
-        """A busy chat that holds as much of a prompt's beginning as there is in memory or store."""
-        chat, n = self.longest_prefix(ids)
-        chat = self._load(ids, n) or self._go_on(chat, n)
+    def open(self, ids: Sequence[int], *, is_request: bool = True) -> Chat:
+        """A busy chat that holds as much of a prompt's beginning as there is in memory or store.
+
+        is_request: others may come that leave it where it left what was there, or at its end.
+        """
+        _, n_common = self._closest(ids)
+        _, n = self.longest_prefix(ids)
+        # What is loaded takes pages, though it may fail: what is left of memory is another thing.
+        chat = self._load(ids, n) or self._go_on(*self.longest_prefix(ids))
+        if is_request:
+            chat.mark(n_common)
+            chat.mark(len(ids) - 1)
         self._busy[chat] = None
         return chat
 
@@ -106,11 +116,18 @@ class ChatCache:
 
         A chat is meant when the equal part is more than half of it.
         """
-        chat, n = self.longest_prefix(ids)
+        chat, n = self._closest(ids)
         if chat is None or n >= len(ids) - 1 or n == len(chat.ids) or 2 * n <= len(chat.ids):
             return None
         around = slice(max(n - _SHOWN, 0), n + _SHOWN)
         return Parting(n, chat.ids[around], list(ids[around]))
+
+    def _closest(self, ids: Sequence[int]) -> tuple[Chat | None, int]:
+        """The chat that shares the longest beginning with a prompt, and how many tokens of it, but
+        for the last; whether it can go on from there or not.
+        """
+        found = [(chat, min(count_common(chat.ids, ids), len(ids) - 1)) for chat in self]
+        return max(found, key=lambda one: one[1], default=(None, 0))
 
     def _go_on(self, chat: Chat | None, n: int) -> Chat:
         if chat is None or n == 0:
@@ -123,23 +140,27 @@ class ChatCache:
 
     def _load(self, ids: Sequence[int], n_in_memory: int) -> Chat | None:
         """A chat from the store, where it holds clearly more of the prompt than memory does."""
-        match = self._store.longest_prefix(ids) if self._store else None
-        if self._store is None or match is None:
+        store, but_last = self._store, ids[:-1]
+        match = store.longest_prefix(but_last) if store else None
+        if store is None or match is None or match.n_common < n_in_memory + _NEAR:
             return None
-        n = min(match.n_common, len(ids) - 1)
-        if n < n_in_memory + _NEAR or not self._free_pages(n_pages(n), is_short=False):
+        if not self._free_pages(self._pool.list_bytes(match.held), is_short=False):
             return None
-        store = self._store
-        return self._fill(ids[:n], lambda pages: store.load(match, pages))
+        return self._fill(
+            but_last[: match.n_common], match.held, lambda pages: store.load(match, pages)
+        )
 
     def _fill(
-        self, ids: Sequence[int], fill: Callable[[Sequence[memoryview]], bool]
+        self, ids: Sequence[int], held: Sequence[bool], fill: Callable[[Views], bool]
     ) -> Chat | None:
-        """A new chat in pages that `fill` writes, and says whether it could; they must be free."""
-        pages = [self._pool.take() for _ in range(n_pages(len(ids)))]
+        """A new chat in pages that `fill` writes, and says whether it could; they must be free.
+
+        held: of its list of pages, which of them there are.
+        """
+        pages = self._pool.take_list(held)
         is_filled = False
         try:
-            is_filled = fill([self._pool.view(page) for page in pages])
+            is_filled = fill(self._pool.views(pages))
         finally:
             if not is_filled:
                 for page in pages:
@@ -152,23 +173,27 @@ class ChatCache:
 
     # --- at a user's wish ---------------------------------------------------------------------
 
-    def views(self, chat: Chat) -> list[memoryview]:
-        """The memory that holds a chat."""
-        return [self._pool.view(page) for page in chat.pages[: n_pages(len(chat.ids))]]
+    def views(self, chat: Chat) -> Views:
+        """The memory that holds a chat: what lies in its windows and in those of its marks."""
+        n_groups = len(self._pool.page_bytes)
+        pages = chat.pages[: n_pages(len(chat.ids)) * n_groups]
+        for slot in chat.spare_slots(MOST_MARKS):
+            pages[slot] = NO_PAGE
+        return self._pool.views(pages)
 
-    def add(self, ids: Sequence[int], fill: Callable[[Sequence[memoryview]], None]) -> None:
+    def add(self, ids: Sequence[int], held: Sequence[bool], fill: Callable[[Views], None]) -> None:
         """Take in an idle chat, as the most recently used, whose pages `fill` writes.
 
-        Raises NoRoom, and what `fill` raises.
+        held: of its list of pages, which of them there are. Raises NoRoom, and what `fill` raises.
         """
-        if not self._free_pages(n_pages(len(ids)), is_short=len(ids) <= self._n_short):
+        if not self._free_pages(self._pool.list_bytes(held), is_short=len(ids) <= self._n_short):
             raise NoRoom
 
-        def fill_all(pages: Sequence[memoryview]) -> bool:
+        def fill_all(pages: Views) -> bool:
             fill(pages)
             return True
 
-        chat = self._fill(ids, fill_all)
+        chat = self._fill(ids, held, fill_all)
         assert chat is not None, "what cannot be filled raises"
         self._idle[chat] = None
 
@@ -188,16 +213,20 @@ class ChatCache:
 
         Raises NoRoom.
         """
-        needed = sum(chat.n_pages_to_take(n) for chat in chats)
-        if needed and not self._free_pages(needed, is_short=n_total <= self._n_short):
+        needed = sum(chat.n_bytes_to_take(n) for chat in chats)
+        if needed and not self._free_pages(needed, n_total <= self._n_short, chats):
             raise NoRoom
 
     def evict(self, n_bytes: int) -> int:
-        """Let idle chats leave until that much memory is free. Returns bytes freed."""
-        before = self._pool.n_bytes
-        while self._idle and before - self._pool.n_bytes < n_bytes:
+        """Let pages outside windows, and then idle chats, leave until that much memory is free.
+        Returns bytes freed.
+        """
+        before = self._pool.used_bytes
+        for n_marks in (MOST_MARKS, _LASTING_MARKS):
+            drop_spare(self._pool, [*self._idle, *self._busy], n_marks, before - n_bytes)
+        while self._idle and before - self._pool.used_bytes < n_bytes:
             self._leave(self._next_to_leave())
-        return before - self._pool.n_bytes
+        return before - self._pool.used_bytes
 
     def save(self) -> None:
         """Store every idle chat that is worth it; they stay in memory too."""
@@ -218,22 +247,29 @@ class ChatCache:
             for chat in self
         )
 
-    def _free_pages(self, n: int, is_short: bool) -> bool:
-        """Make n pages free, and for a long chat those that are kept for short ones as well, as far
-        as idle chats can leave. Returns whether n are free.
+    def _free_pages(self, n_bytes: int, is_short: bool, readers: Sequence[Chat] = ()) -> bool:
+        """Make so much memory free, and for a long chat what is kept for short ones as well, as far
+        as pages and idle chats can leave. Returns whether n_bytes are free.
+
+        readers: chats that will take them, who may be strangers here.
         """
-        wanted = n if is_short else n + self._n_kept()
-        while self._pool.n_free < wanted and self._idle:
+        pool, chats = self._pool, [*self._idle, *self._busy, *readers]
+        wanted = n_bytes if is_short else n_bytes + self._kept_bytes()
+        for n_marks in (MOST_MARKS, _LASTING_MARKS):
+            drop_spare(pool, chats, n_marks, pool.limit_bytes - wanted)
+        while pool.free_bytes < wanted and self._idle:
             victim = self._next_to_leave()
-            if self._pool.n_free >= n and self._is_short(victim):
+            if pool.free_bytes >= n_bytes and self._is_short(victim):
                 break  # it uses the pages that are kept for its like
             self._leave(victim)
-        return self._pool.n_free >= n
+        drop_spare(pool, chats, 0, pool.limit_bytes - n_bytes)
+        return pool.free_bytes >= n_bytes
 
-    def _n_kept(self) -> int:
-        """Pages kept for short chats, those that they use already not counted."""
-        used = sum(len(chat.pages) for chat in self if self._is_short(chat))
-        return max(self.n_short_pages - used, 0)
+    def _kept_bytes(self) -> int:
+        """Memory kept for short chats, what they use already not counted."""
+        short = [chat.pages for chat in self if self._is_short(chat)]
+        used = sum(self._pool.list_bytes([page != NO_PAGE for page in pages]) for pages in short)
+        return max(short_bytes(self._pool.page_bytes, self._n_short) - used, 0)
 
     def _is_short(self, chat: Chat) -> bool:
         return len(chat.ids) <= self._n_short
@@ -252,7 +288,11 @@ class ChatCache:
         """
         if self._store is None or len(chat.ids) < n_least:
             return
-        others = (count_common(other.ids, chat.ids) for other in self if other is not chat)
+        others = (
+            other.restart_at(count_common(other.ids, chat.ids))
+            for other in self
+            if other is not chat
+        )
         if len(chat.ids) - max(others, default=0) >= _NEAR:
             self._store.store(chat.ids, self.views(chat))
 
@@ -262,11 +302,13 @@ def short_tokens(n_ctx: int) -> int:
     return min(n_ctx // 4, _MOST_SHORT)
 
 
-def least_pages(n_ctx: int) -> int:
-    """Pages that a cache needs: for one full chat, and for a short one beside it."""
-    return n_pages(n_ctx) + short_pages(short_tokens(n_ctx))
+def least_bytes(model: Model, n_ctx: int) -> int:
+    """Memory that a cache needs: for one full chat, and for a short one beside it."""
+    return model.chat_bytes(n_ctx) + short_bytes(model.page_bytes, short_tokens(n_ctx))
 
 
-def short_pages(n_short: int) -> int:
-    """Pages kept for short chats of up to n_short tokens: one such chat's, and one to copy to."""
-    return n_pages(n_short) + 1
+def short_bytes(page_bytes: Sequence[int], n_short: int) -> int:
+    """Memory kept for short chats of up to n_short tokens: one such chat's, and a page to copy
+    to.
+    """
+    return (n_pages(n_short) + 1) * sum(page_bytes)

@@ -41,7 +41,8 @@ class Runner:
             sequence.generation.difference = Difference(
                 parting.at, decode(parting.cached_ids), decode(parting.prompt_ids)
             )
-        sequence.run_on(self._cache.open(sequence.cacheable_ids))
+        is_new = not sequence.n_prefilled  # and not one that goes on after a pause
+        sequence.run_on(self._cache.open(sequence.cacheable_ids, is_request=is_new))
         if not sequence.precise_until:
             n_past, n_new = sequence.n_cached, len(sequence.prompt_ids) - sequence.n_cached
             sequence.precise_until = self._model.precise_until(n_past, n_new)
@@ -63,7 +64,7 @@ class Runner:
         n = self._cache.longest_prefix(ids)[1]
         if n >= len(ids) - 1:
             return False
-        chat = self._cache.open(ids)
+        chat = self._cache.open(ids, is_request=False)
         try:
             chunk = ids[len(chat.ids) :][:_IDLE_CHUNK]
             self._cache.make_room([chat], len(chunk), len(ids))

@@ -1,6 +1,7 @@
 """The cache of chats: what a prompt goes on from, who leaves, and every page always accounted for.
 
-With a model that writes token ids into the pages, so that what a chat holds can be read.
+With a model that writes token ids into the pages, so that what a chat holds can be read: one whose
+layers look back on everything, or have windows, or both.
 """
 
 from __future__ import annotations
@@ -14,13 +15,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.chat import Chat, n_pages, next_of
-from engine.chat_cache import ChatCache, NoRoom, short_pages
+from engine.chat import MOST_MARKS, Chat, next_of
+from engine.chat_cache import ChatCache, NoRoom, least_bytes, short_bytes
+from engine.chat_file import Views
 from engine.common_prefix import count_common
-from engine.kernels.kv_page import PAGE
-from engine.kv_cache import PagePool
+from engine.kernels.attention import ALL
+from engine.kernels.kv_page import PAGE, n_pages
+from engine.kv_cache import NO_PAGE, PagePool
+from engine.layer_groups import Groups, n_slots, restart_at
 from engine.model import Cancelled
-from tests.paper_model import PaperModel, written
+from engine.spare_pages import drop_spare
+from tests.paper_model import PAGE_BYTES, PaperModel, holds
 
 N_CTX = 10 * PAGE
 N_SHORT = PAGE
@@ -30,6 +35,7 @@ N_SHORT = PAGE
 class Found:
     ids: tuple[int, ...]
     n_common: int
+    held: tuple[bool, ...]
 
     @property
     def n_stored(self) -> int:
@@ -39,33 +45,40 @@ class Found:
 class DictStore:
     """A store in memory. damaged: loading fails, as with a broken file."""
 
-    def __init__(self) -> None:
-        self.chats: dict[tuple[int, ...], list[bytes]] = {}
+    def __init__(self, groups: Groups) -> None:
+        self.chats: dict[tuple[int, ...], list[bytes | None]] = {}
         self.damaged = False
+        self.groups = groups
 
     def longest_prefix(self, ids: Sequence[int]) -> Found | None:
-        found = [Found(chat, count_common(chat, tuple(ids))) for chat in self.chats]
+        found = []
+        for chat, pages in self.chats.items():
+            held = [page is not None for page in pages]
+            n = restart_at(self.groups, held, count_common(chat, tuple(ids)))
+            found.append(Found(chat, n, tuple(held[: n_slots(self.groups, n)])))
         best = max(found, key=lambda f: f.n_common, default=None)
         return best if best and best.n_common else None
 
-    def load(self, match: Found, pages: Sequence[memoryview]) -> bool:
+    def load(self, match: Found, pages: Views) -> bool:
         for page, content in zip(pages, self.chats[match.ids], strict=False):
-            page[:] = bytes(len(page)) if self.damaged else content
+            assert (page is None) == (content is None)
+            if page is not None and content is not None:
+                page[:] = bytes(len(page)) if self.damaged else content
         return not self.damaged
 
-    def store(self, ids: Sequence[int], pages: Sequence[memoryview]) -> bool:
-        assert len(pages) == n_pages(len(ids))
-        self.chats[tuple(ids)] = [bytes(page) for page in pages]
+    def store(self, ids: Sequence[int], pages: Views) -> bool:
+        assert len(pages) == n_slots(self.groups, len(ids))
+        self.chats[tuple(ids)] = [None if page is None else bytes(page) for page in pages]
         return True
 
 
 class Cache:
-    """A cache over a paper model, and requests that run on it."""
+    """A cache over a paper model, and requests that run on it. pages: all groups' together."""
 
-    def __init__(self, pages: int = 30) -> None:
-        self.model = PaperModel()
-        self.pool = PagePool(pages, self.model.page_bytes)
-        self.store = DictStore()
+    def __init__(self, pages: int = 30, windows: tuple[int, ...] = (ALL,)) -> None:
+        self.model = PaperModel(*windows)
+        self.pool = PagePool(self.model.page_bytes, pages * PAGE_BYTES)
+        self.store = DictStore(self.model.groups)
         new_chat = lambda: Chat(self.model, self.pool, N_CTX)  # type: ignore[arg-type]  # noqa: E731
         self.cache = ChatCache(new_chat, self.pool, N_SHORT, self.store)
 
@@ -76,12 +89,16 @@ class Cache:
             self.cache.make_room([chat], len(chunk), len(ids))
             chat.prefill(chunk, want_logits=False)
 
+    def drop_spare(self, n_marks: int) -> None:
+        """All pages that are."""
+        drop_spare(self.pool, self.cache, n_marks, 0)
+
     def request(self, ids: Sequence[int]) -> int:
         """A request from its beginning to its end. Returns how many tokens were cached."""
         chat = self.cache.open(ids)
         n_cached = len(chat.ids)
         self.read(chat, ids)
-        assert written(chat) == list(ids)
+        assert holds(chat, ids)
         self.cache.close(chat)
         return n_cached
 
@@ -106,7 +123,7 @@ def test_the_longest_beginning_is_chosen_and_shared() -> None:
     first, second = [*text(200), *text(100, 1)], [*text(200), *text(150, 2)]
     cache.request(first)
     assert cache.request(second) == 200
-    used = cache.pool.n_used
+    used = cache.pool.used_bytes // PAGE_BYTES
     assert used < n_pages(300) + n_pages(350)
     assert used == n_pages(300) + n_pages(350) - 200 // PAGE
     assert cache.request([*second, 1]) == 350
@@ -131,7 +148,7 @@ def test_an_edit_keeps_what_both_chats_hold() -> None:
 
 
 def test_short_chats_never_push_a_long_one_out() -> None:
-    cache = Cache(n_pages(N_CTX) + short_pages(N_SHORT))
+    cache = Cache(n_pages(N_CTX) + short_bytes((PAGE_BYTES,), N_SHORT) // PAGE_BYTES)
     long = text(N_CTX)
     cache.request(long)
     for title in range(1, 20):
@@ -161,7 +178,7 @@ def test_nearly_equal_chats_are_stored_once() -> None:
     cache.cache.save()
     assert len(cache.store.chats) == 2
     assert cache.cache.evict(1 << 40) > 0
-    assert cache.pool.n_used == 0
+    assert cache.pool.used_bytes == 0
 
 
 def test_too_many_busy_chats_have_no_room() -> None:
@@ -172,7 +189,7 @@ def test_too_many_busy_chats_have_no_room() -> None:
         cache.read(other, text(400, 1))
     cache.cache.close(one)
     cache.read(other, text(400, 1))
-    assert written(other) == text(400, 1)
+    assert holds(other, text(400, 1))
 
 
 def test_chats_that_share_a_page_can_decode_together() -> None:
@@ -182,8 +199,124 @@ def test_chats_that_share_a_page_can_decode_together() -> None:
     cache.cache.make_room(chats, 1, 200)
     next_of(chats, [1, 2, 3])
     for n, chat in enumerate(chats):
-        assert written(chat) == chat.ids == [*text(190), n + 1]
+        assert holds(chat, [*text(190), n + 1])
     assert cache.request([*text(290), 1]) == 290
+
+
+WINDOW = PAGE + PAGE // 2  # of the second group of layers, in what follows
+
+
+def turns_of(cache: Cache, *turns: int) -> list[int]:
+    """A chat of so many turns, each of so many tokens, read in a request each."""
+    ids: list[int] = []
+    for i, n in enumerate(turns):
+        ids += text(n, i + 1)
+        cache.request(ids)
+    return ids
+
+
+def n_held(chat: Chat, group: int) -> int:
+    return sum(page != NO_PAGE for page in chat.pages[group::2])
+
+
+def test_with_plenty_of_memory_a_chat_goes_on_from_everywhere() -> None:
+    cache = Cache(60, (ALL, WINDOW))
+    ids = turns_of(cache, 300, 200)
+    for n in (499, 400, 300, 250, 100, 1):
+        assert cache.request([*ids[:n], 7, 7]) == n
+
+
+def test_pages_outside_windows_leave_before_any_chat() -> None:
+    cache = Cache(26, (ALL, WINDOW))
+    first = turns_of(cache, 600)  # 10 pages of each group
+    assert n_held(*cache.cache, 1) == 10
+    cache.request(text(300, 5))
+    chats = list(cache.cache)
+    assert [len(chat.ids) for chat in chats] == [300, 600]
+    assert not cache.store.chats
+    assert n_held(chats[1], 0) == 10
+    assert 3 <= n_held(chats[1], 1) < 10
+    assert cache.request([*first, 7]) == 600
+
+
+def test_a_chat_takes_no_more_than_its_windows_where_memory_is_short() -> None:
+    cache = Cache(10 + 6, (ALL, WINDOW))
+    chat = cache.cache.open(text(N_CTX))
+    cache.read(chat, text(N_CTX))
+    assert n_held(chat, 0) == 10
+    assert n_held(chat, 1) <= 5  # 96 tokens and the 128 read last
+    assert holds(chat, text(N_CTX))
+
+
+def test_the_last_turn_is_edited_or_answered_again_where_memory_is_short() -> None:
+    cache = Cache(2 * n_pages(540) + 10, (ALL, WINDOW))
+    ids = turns_of(cache, 240, 200, 60)
+    reply = text(40, 9)
+    chat = cache.cache.open([*ids, *reply])
+    cache.read(chat, [*ids, *reply])
+    cache.cache.close(chat)
+    cache.cache.evict(1)  # nothing is outside of what is wanted by now but old marks' windows
+    [chat] = cache.cache
+    assert chat.marks[-2:] == [500, 539]
+    cache.drop_spare(2)
+    assert n_held(chat, 1) < n_pages(540)
+    assert cache.request([*ids, *text(30, 8)]) == 500
+    assert not cache.store.chats
+
+
+def test_an_older_turn_is_edited_from_its_beginning_or_an_earlier_one() -> None:
+    cache = Cache(60, (ALL, WINDOW))
+    ids = turns_of(cache, 100, 250, 250)
+    [chat] = cache.cache
+    assert {100, 350} < set(chat.marks)
+    cache.drop_spare(MOST_MARKS)
+    held = [page != NO_PAGE for page in chat.pages[1::2]]
+    assert held == [1, 1, 0, 1, 1, 1, 0, 1, 1, 1]
+    assert cache.request([*ids[:360], 7, 7]) == 360
+    assert cache.request([*ids[:500], 7, 7]) == 6 * PAGE
+    assert cache.request([*ids[:300], 7, 7]) == 300
+    assert cache.request([*ids[:280], 7, 7]) == 2 * PAGE
+    assert cache.request([*ids[:20], 7, 7]) == 20  # a window of the beginning is the beginning
+
+
+def test_a_beginning_that_chats_share_is_found_from_the_second_time_on() -> None:
+    """What is common to several chats is known when a second one begins alike, and kept then."""
+    cache = Cache(80, (ALL, WINDOW))
+    system = text(333)
+    cache.request([*system, *text(200, 1)])
+    cache.drop_spare(MOST_MARKS)
+    assert cache.request([*system, *text(200, 2)]) < 300
+    cache.drop_spare(MOST_MARKS)
+    for other in (3, 4, 5):
+        assert cache.request([*system, *text(200, other)]) == 333
+        cache.drop_spare(MOST_MARKS)
+
+
+def test_a_shared_page_stays_while_one_of_its_chats_needs_it() -> None:
+    cache = Cache(60, (ALL, WINDOW))
+    cache.request([*text(300), *text(200, 1)])
+    cache.request([*text(300), *text(20, 2)])  # its window reaches back into the shared part
+    before = cache.pool.used_bytes
+    cache.drop_spare(0)
+    long, short = sorted(cache.cache, key=lambda chat: -len(chat.ids))
+    assert cache.pool.used_bytes < before
+    assert holds(long, long.ids)
+    assert holds(short, short.ids)
+    assert cache.request([*text(300), *text(20, 2), 7]) == 320
+
+
+def test_chats_with_windows_come_back_from_the_store_with_their_marks() -> None:
+    cache = Cache(60, (ALL, WINDOW))
+    ids = turns_of(cache, 300, 250)
+    cache.cache.evict(1 << 40)
+    assert cache.pool.used_bytes == 0
+    [stored] = cache.store.chats.values()
+    assert None in stored
+    assert cache.request([*ids, 7]) == 550
+    cache.cache.evict(1 << 40)
+    assert cache.request([*ids[:300], 8, 8]) == 300
+    cache.cache.evict(1 << 40)
+    assert cache.request([*ids[:200], 9, 9]) < 200
 
 
 class EverythingAtOnce(RuleBasedStateMachine):
@@ -191,12 +324,18 @@ class EverythingAtOnce(RuleBasedStateMachine):
     few pages for all of them.
     """
 
+    windows: tuple[int, ...] = (ALL,)
+
     def __init__(self) -> None:
         super().__init__()
-        self.c = Cache(14)
+        self.c = Cache(self.most_pages(), self.windows)
         self.running: list[tuple[list[int], Chat]] = []
         self.paused: list[list[int]] = []
         self.known: list[list[int]] = [text(3 * PAGE, n) for n in range(3)]
+
+    def most_pages(self) -> int:
+        """Of the pool: hardly more than one full chat needs."""
+        return least_bytes(PaperModel(*self.windows), N_CTX) // PAGE_BYTES  # type: ignore[arg-type]
 
     @rule(
         base=st.integers(0, 50),
@@ -226,6 +365,8 @@ class EverythingAtOnce(RuleBasedStateMachine):
         try:
             self.c.cache.make_room([chat], len(chunk), len(ids))
         except NoRoom:
+            is_whole = self.c.pool.limit_bytes == self.most_pages() * PAGE_BYTES
+            assert len(self.running) > 1 or not is_whole, "a chat alone always has room"
             self.pause(len(self.running) - 1)
             return
         self.c.model.cancel_after = cancel if cancel < len(chunk) else None
@@ -275,9 +416,9 @@ class EverythingAtOnce(RuleBasedStateMachine):
     def evict(self, n_bytes: int) -> None:
         self.c.cache.evict(n_bytes)
 
-    @rule(limit=st.integers(8, 14))
-    def pressure(self, limit: int) -> None:
-        self.c.pool.limit = limit
+    @rule(less=st.integers(0, 6))
+    def pressure(self, less: int) -> None:
+        self.c.pool.limit_bytes = (self.most_pages() - less) * PAGE_BYTES
 
     @rule()
     def save(self) -> None:
@@ -290,25 +431,41 @@ class EverythingAtOnce(RuleBasedStateMachine):
     @invariant()
     def every_chat_holds_its_tokens(self) -> None:
         for chat in self.c.cache:
-            assert written(chat) == chat.ids
-            assert len(chat.pages) >= n_pages(len(chat.ids))
+            assert holds(chat, chat.ids)
+            assert len(chat.pages) >= n_slots(self.c.model.groups, len(chat.ids))
             table = chat._table[: len(chat.pages)].tolist()
-            assert table == [self.c.pool.address(page) for page in chat.pages]
+            address = self.c.pool.address
+            assert table == [0 if page == NO_PAGE else address(page) for page in chat.pages]
 
     @invariant()
     def every_page_is_accounted_for(self) -> None:
         pool = self.c.pool
-        users = Counter(page for chat in self.c.cache for page in chat.pages)
-        assert [users[page] for page in range(pool.n_pages)] == pool._n_users
-        assert sorted(pool._free) == [page for page in range(pool.n_pages) if not users[page]]
-        assert pool.n_used == len(users)
+        users = Counter(page for chat in self.c.cache for page in chat.pages if page != NO_PAGE)
+        assert [users[page] for page in range(len(pool._n_users))] == pool._n_users
+        free = [page for group in pool._free for page in group]
+        assert sorted(free) == [page for page in range(len(pool._n_users)) if not users[page]]
+        assert pool.used_bytes == len(users) * PAGE_BYTES
 
     @invariant()
     def running_chats_are_never_taken_away(self) -> None:
         assert [c for _, c in self.running if c not in self.c.cache._busy] == []
 
 
-EverythingAtOnce.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=60, deadline=None
-)
+class EverythingWithWindows(EverythingAtOnce):
+    """The same where some layers have a window."""
+
+    windows = (ALL, PAGE + PAGE // 2)
+
+
+class EverythingInWindows(EverythingAtOnce):
+    """The same where all layers have one."""
+
+    windows = (PAGE // 2,)
+
+
+_MANY = settings(max_examples=60, stateful_step_count=60, deadline=None)
 TestEverythingAtOnce = EverythingAtOnce.TestCase
+TestEverythingWithWindows = EverythingWithWindows.TestCase
+TestEverythingInWindows = EverythingInWindows.TestCase
+for case in (TestEverythingAtOnce, TestEverythingWithWindows, TestEverythingInWindows):
+    case.settings = _MANY
