@@ -100,8 +100,9 @@ class Engine:
             adapters.close()  # what they add has been copied
             _check_vocabulary(self._gguf, self.tokenizer.n_vocab, weights.token_embd.n_out)
             from engine.chat import Chat
-            from engine.chat_cache import ChatCache, least_pages, short_tokens
+            from engine.chat_cache import ChatCache, least_bytes, short_tokens
             from engine.disk_cache import DiskCache
+            from engine.early_ends import TimeLimits
             from engine.embedder import Embedder, pooling_of
             from engine.fingerprint import fingerprint
             from engine.jit import cache_root
@@ -111,15 +112,14 @@ class Engine:
             from engine.policy import POLICIES
             from engine.saved_chats import SavedChats
             from engine.scheduler import Scheduler
-            from engine.worker import TimeLimits, Worker
+            from engine.worker import Worker
 
             def plan(model: Model) -> int:
                 sizes = Sizes(
                     weights=self._gguf.n_bytes,
                     workspace=model.workspace.n_bytes,
                     process=resident().anonymous,
-                    page_bytes=model.page_bytes,
-                    pages_for=least_pages,
+                    chat_bytes=lambda n_ctx: least_bytes(model, n_ctx),
                 )
                 self.budget = plan_memory(config, model_config.n_ctx_train, sizes, free_memory())
                 return self.budget.n_ctx
@@ -142,15 +142,15 @@ class Engine:
             if config.lock_weights:
                 for part in self._gguf.parts:
                     lock(*part.extent)
-            self._pool = PagePool(self.budget.n_pages, self._model.page_bytes)
+            self._pool = PagePool(self._model.page_bytes, self.budget.cache)
             self._new_chat: Callable[[], Chat] = lambda: Chat(self._model, self._pool, n_ctx)
             settings = (config.kv_type, LAYOUT, self._model.long_rope, *adapters.key)
             key = fingerprint(self._gguf, *settings)
             folder = Path(config.disk_folder or cache_root() / "chats")
-            self._disk = DiskCache(folder, config.disk_bytes, key, self._pool.page_bytes)
+            self._disk = DiskCache(folder, config.disk_bytes, key, self._model.groups)
             self._saved: SavedChats | None = None
             if config.saved_folder:
-                self._saved = SavedChats(Path(config.saved_folder), key, self._pool.page_bytes)
+                self._saved = SavedChats(Path(config.saved_folder), key, self._model.groups)
             self._cache = ChatCache(self._new_chat, self._pool, short_tokens(n_ctx), self._disk)
             self._worker = Worker(
                 self._model,
@@ -398,7 +398,7 @@ class Engine:
         used = resident()
         weights = sum(mapped_resident_bytes(part.path.resolve()) for part in self._gguf.parts)
         kv = resident_bytes(self._pool.memory.address, self._pool.memory.n_bytes)
-        kv = self._pool.n_bytes if kv is None else kv
+        kv = self._pool.used_bytes if kv is None else kv
         workspace = self._model.workspace.resident_bytes()
         return MemoryReport(
             weights=weights,
@@ -408,7 +408,7 @@ class Engine:
             process=used.anonymous - kv - workspace,
             weights_mapped=self._gguf.n_bytes,
             weights_cached=self.weights_cached(),
-            kv_limit=self._pool.limit * self._pool.page_bytes,
+            kv_limit=self._pool.limit_bytes,
             disk_cache=self._disk.n_bytes,
             chats=self._cache.memory(),
         )
@@ -446,11 +446,11 @@ class Engine:
 
         saved = self._saved_folder()
         chat, header = saved.open(name)
-        ids = header.ids.tolist()
+        ids, held = header.ids.tolist(), (header.sizes > 0).tolist()
         if len(ids) > self.model.n_ctx:
             raise ContextLengthExceeded(len(ids), self.model.n_ctx)
         try:
-            pages = self._worker.call_with_room(lambda: self._cache.take(len(ids)))
+            pages = self._worker.call_with_room(lambda: self._cache.take(len(ids), held))
         except NoRoom:
             raise OutOfMemory(f"there is no room for '{name}' beside running chats") from None
         try:
