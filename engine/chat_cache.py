@@ -1,43 +1,28 @@
-"""Every chat whose keys and values are in memory, and which of them a prompt can go on from.
+"""Which chat a prompt can go on from, and how it gets there. Who stays in memory is decided by
+resident_chats.py.
 
-A chat is busy while a request runs on it and idle afterwards. A prompt goes on from the longest
-beginning that any chat shares with it: by taking over an idle chat that it continues, or else by
-sharing pages with it; where the store has clearly more of it, that is read a bit at a time. When
-pages run out, those outside all windows leave first. Then idle chats leave, least recently used
-first, once they are stored. Short chats (titles, tags, completions in an
-editor) leave before long ones, and a few pages are kept for them, so that they never push a long
-one out. For the engine thread only.
+A prompt goes on from the longest beginning that any chat shares with it: by taking over an idle
+chat that it continues, or else by sharing pages with it. Where the store has clearly more of it,
+that is read a bit at a time. For the engine thread only.
 """
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.chat import MOST_MARKS, Chat
+from engine.chat import Chat
 from engine.chat_file import Views
 from engine.chat_loader import Loadable, Loading
-from engine.chat_writer import ChatWriter, Writable
+from engine.chat_writer import Writable
 from engine.common_prefix import count_common
 from engine.disk_cache import Match
-from engine.kernels.kv_page import PAGE, n_pages
-from engine.kv_cache import NO_PAGE, PagePool
+from engine.kv_cache import PagePool
 from engine.memory_report import ChatMemory
-from engine.model import Model
-from engine.spare_pages import drop_spare
+from engine.resident_chats import NEAR, NoRoom, ResidentChats
 
-log = logging.getLogger("rushlight.engine")
-
-_MOST_SHORT = 1024  # tokens of a chat that counts as short
 _SHOWN = 8  # tokens on each side of the place where a prompt leaves its chat
-_NEAR = PAGE  # tokens that are not worth keeping a second chat, or a file, for
-_SPARE = 4  # pages that each other running chat may go on by while one is stored
-# Marks (chat.py) whose windows stay as long as their chat does: where the last prompt went on from
-# what was there, and where it ended. So it can be edited and answered again.
-_LASTING_MARKS = 2
 
 
 class ChatStore(Writable, Loadable, Protocol):
@@ -58,14 +43,6 @@ class Parting:
     prompt_ids: list[int]
 
 
-class NoRoom(Exception):
-    """Too few pages are free, and no idle chat is left that could leave."""
-
-
-class RoomComing(Exception):
-    """Too few pages are free as long as a chat that is to leave is being stored. Ask again."""
-
-
 class ChatCache:
     """n_short: tokens up to which a chat is short."""
 
@@ -76,15 +53,13 @@ class ChatCache:
         n_short: int,
         store: ChatStore | None = None,
     ) -> None:
-        self._new_chat, self._pool, self._n_short, self._store = new_chat, pool, n_short, store
-        self._writer = ChatWriter(store, pool)
+        self._new_chat, self._pool, self._store = new_chat, pool, store
+        self._chats = ResidentChats(pool, n_short, store)
         self._loading: dict[Chat, Loading] = {}  # what busy chats are going to be
-        self._idle: dict[Chat, None] = {}  # least recently used first
-        self._busy: dict[Chat, None] = {}
 
     def __iter__(self) -> Iterator[Chat]:
         """All chats, the busy ones and then the most recently used first."""
-        return iter([*self._busy, *reversed(self._idle)])
+        return iter(self._chats)
 
     # --- a request's chat ---------------------------------------------------------------------
 
@@ -109,15 +84,15 @@ class ChatCache:
         if is_request:
             chat.mark(n_common)
             chat.mark(len(ids) - 1)
-        self._busy[chat] = None
+        self._chats.busy[chat] = None
         return chat
 
     def close(self, chat: Chat) -> None:
         """The request is over; its chat is the most recently used one."""
-        del self._busy[chat]
+        del self._chats.busy[chat]
         self._stop_loading(chat)
         if chat.ids:
-            self._idle[chat] = None
+            self._chats.idle[chat] = None
         else:
             chat.restart()
 
@@ -143,9 +118,9 @@ class ChatCache:
     def _go_on(self, chat: Chat | None, n: int) -> Chat:
         if chat is None or n == 0:
             return self._new_chat()
-        if chat in self._idle and len(chat.ids) - n < _NEAR:
-            self._writer.forget(chat)
-            del self._idle[chat]
+        if chat in self._chats.idle and len(chat.ids) - n < NEAR:
+            self._chats.writer.forget(chat)
+            del self._chats.idle[chat]
             chat.truncate_to(n)
             return chat
         return chat.fork(n)
@@ -177,10 +152,10 @@ class ChatCache:
         """None: there is too little to gain, or no room for it."""
         but_last = ids[:-1]
         match = self._store.longest_prefix(but_last) if self._store else None
-        if match is None or match.n_common < len(chat.ids) + _NEAR:
+        if match is None or match.n_common < len(chat.ids) + NEAR:
             return None
         try:
-            pages = self._take(match.held, is_short=False, n_others=len(self._busy) - 1)
+            pages = self._take(match.held, is_short=False, n_others=len(self._chats.busy) - 1)
         except NoRoom:
             return None
         return Loading(match, but_last[: match.n_common], pages)
@@ -203,7 +178,7 @@ class ChatCache:
 
         held: of the list of pages, which of them there are. Raises NoRoom or RoomComing.
         """
-        return self._take(held, n_tokens <= self._n_short, len(self._busy))
+        return self._take(held, self._chats.is_short(n_tokens), len(self._chats.busy))
 
     def give_back(self, pages: Sequence[int]) -> None:
         """What was lent or taken."""
@@ -217,13 +192,13 @@ class ChatCache:
         """Take in an idle chat, as the most recently used, in pages that were taken for it."""
         chat = self._new_chat()
         chat.adopt(ids, pages)
-        self._idle[chat] = None
+        self._chats.idle[chat] = None
 
     def drop(self, chat: Chat) -> bool:
         """Forget a chat without storing it. Returns whether it was idle: a busy one stays."""
-        if chat not in self._idle:
+        if chat not in self._chats.idle:
             return False
-        self._remove(chat)
+        self._chats.remove(chat)
         return True
 
     # --- room ---------------------------------------------------------------------------------
@@ -236,136 +211,32 @@ class ChatCache:
         """
         needed = sum(chat.n_bytes_to_take(n) for chat in chats)
         if needed:
-            others = self._busy.keys() - set(chats) if n > 1 else ()  # readers let writers go first
-            self._free_pages(needed, n_total <= self._n_short, len(others), chats)
+            # Who reads leaves pages to those who write.
+            others = self._chats.busy.keys() - set(chats) if n > 1 else ()
+            self._chats.make_free(needed, self._chats.is_short(n_total), len(others), chats)
 
     def evict(self, n_bytes: int, at_once: bool = False) -> int:
-        """Let pages outside windows, and then idle chats, leave until that much memory is free, as
-        far as they are stored: those that are not begin to be. at_once: whether they are stored or
-        not. Returns bytes freed.
-        """
-        before = self._pool.used_bytes
-        if at_once:
-            self._writer.cancel()
-        for n_marks in (MOST_MARKS, _LASTING_MARKS):
-            drop_spare(self._pool, [*self._idle, *self._busy], n_marks, before - n_bytes)
-        while self._idle and before - self._pool.used_bytes < n_bytes:
-            if not self._leave(self._next_to_leave(), at_once):
-                break
-        return before - self._pool.used_bytes
+        """Let that much leave memory: see ResidentChats.evict."""
+        return self._chats.evict(n_bytes, at_once)
 
     def save(self, timeout_s: float) -> None:
-        """Store every idle chat that is worth it, the most recently used first, as far as there is
-        time. They stay in memory too. Blocks.
-        """
-        end_s = time.monotonic() + timeout_s
-        for chat in reversed(self._idle):
-            while self._is_worth(chat, n_least=_NEAR) and not self._writer.store(chat):
-                if not self._writer.wait(end_s - time.monotonic()):
-                    self._writer.cancel()
-                    log.warning("not all chats could be stored within %.1f s", timeout_s)
-                    return
+        """Store idle chats: see ResidentChats.save."""
+        self._chats.save(timeout_s)
 
     def clear(self) -> None:
         """Forget all chats."""
-        self._writer.cancel()
+        self._chats.writer.cancel()
         for chat in self:
             self._stop_loading(chat)
-            self._writer.forget(chat)
+            self._chats.writer.forget(chat)
             chat.restart()
-        self._idle.clear()
-        self._busy.clear()
+        self._chats.idle.clear()
+        self._chats.busy.clear()
 
     def memory(self) -> tuple[ChatMemory, ...]:
         """What each chat takes. Any thread."""
-        return tuple(
-            ChatMemory(len(chat.ids), self._pool.bytes_of(list(chat.pages)), chat in self._busy)
-            for chat in self
-        )
+        return self._chats.memory()
 
     def _take(self, held: Sequence[bool], is_short: bool, n_others: int) -> list[int]:
-        self._free_pages(self._pool.list_bytes(held), is_short, n_others)
+        self._chats.make_free(self._pool.list_bytes(held), is_short, n_others)
         return self._pool.take_list(held)
-
-    def _free_pages(
-        self, n_bytes: int, is_short: bool, n_others: int, readers: Sequence[Chat] = ()
-    ) -> None:
-        """Make so much memory free, and for a long chat what is kept for short ones as well, as far
-        as pages and idle chats can leave.
-
-        n_others: running chats that are to go on while one is stored. readers: chats that will take
-        the pages, who may be strangers here. Raises NoRoom or RoomComing.
-        """
-        pool, chats = self._pool, [*self._idle, *self._busy, *readers]
-        spare = n_others * _SPARE * sum(pool.page_bytes)
-        wanted = n_bytes if is_short else n_bytes + max(self._kept_bytes(), spare)
-        for n_marks in (MOST_MARKS, _LASTING_MARKS):
-            drop_spare(pool, chats, n_marks, pool.limit_bytes - wanted)
-        while pool.free_bytes < wanted and self._idle:
-            victim = self._next_to_leave()
-            if pool.free_bytes >= n_bytes and self._is_short(victim):
-                break  # it uses the pages that are kept for its like
-            if not self._leave(victim):
-                if pool.free_bytes < n_bytes + spare:
-                    raise RoomComing
-                break
-        is_busy = self._writer.is_busy  # if not, it holds no pages any more
-        if not is_busy:
-            drop_spare(pool, chats, 0, pool.limit_bytes - n_bytes)
-        if pool.free_bytes < n_bytes:
-            raise RoomComing if is_busy else NoRoom
-
-    def _kept_bytes(self) -> int:
-        """Memory kept for short chats, what they use already not counted."""
-        short = [chat.pages for chat in self if self._is_short(chat)]
-        used = sum(self._pool.list_bytes([page != NO_PAGE for page in pages]) for pages in short)
-        return max(short_bytes(self._pool.page_bytes, self._n_short) - used, 0)
-
-    def _is_short(self, chat: Chat) -> bool:
-        return len(chat.ids) <= self._n_short
-
-    def _next_to_leave(self) -> Chat:
-        return next((chat for chat in self._idle if self._is_short(chat)), next(iter(self._idle)))
-
-    def _leave(self, chat: Chat, at_once: bool = False) -> bool:
-        """Let an idle chat leave. Returns False as long as it has to be stored first."""
-        is_worth = not at_once and self._is_worth(chat, n_least=self._n_short + 1)
-        if is_worth and not self._writer.store(chat):
-            return False
-        self._remove(chat)
-        return True
-
-    def _remove(self, chat: Chat) -> None:
-        self._writer.forget(chat)
-        del self._idle[chat]
-        chat.restart()
-
-    def _is_worth(self, chat: Chat, n_least: int) -> bool:
-        """Whether to store a chat: if it has n_least tokens or more, unless another one in memory
-        holds nearly all of it.
-        """
-        if self._store is None or len(chat.ids) < n_least:
-            return False
-        others = (
-            other.restart_at(count_common(other.ids, chat.ids))
-            for other in self
-            if other is not chat
-        )
-        return len(chat.ids) - max(others, default=0) >= _NEAR
-
-
-def short_tokens(n_ctx: int) -> int:
-    """Tokens up to which a chat counts as short where chats may have n_ctx."""
-    return min(n_ctx // 4, _MOST_SHORT)
-
-
-def least_bytes(model: Model, n_ctx: int) -> int:
-    """Memory that a cache needs: for one full chat, and for a short one beside it."""
-    return model.chat_bytes(n_ctx) + short_bytes(model.page_bytes, short_tokens(n_ctx))
-
-
-def short_bytes(page_bytes: Sequence[int], n_short: int) -> int:
-    """Memory kept for short chats of up to n_short tokens: one such chat's, and a page to copy
-    to.
-    """
-    return (n_pages(n_short) + 1) * sum(page_bytes)

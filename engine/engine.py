@@ -100,7 +100,7 @@ class Engine:
             adapters.close()  # what they add has been copied
             _check_vocabulary(self._gguf, self.tokenizer.n_vocab, weights.token_embd.n_out)
             from engine.chat import Chat
-            from engine.chat_cache import ChatCache, least_bytes, short_tokens
+            from engine.chat_cache import ChatCache
             from engine.disk_cache import DiskCache
             from engine.early_ends import TimeLimits
             from engine.embedder import Embedder, pooling_of
@@ -110,6 +110,7 @@ class Engine:
             from engine.kv_cache import PagePool
             from engine.model import Model
             from engine.policy import POLICIES
+            from engine.resident_chats import least_bytes, short_tokens
             from engine.saved_chats import SavedChats
             from engine.scheduler import Scheduler
             from engine.worker import Worker
@@ -442,7 +443,7 @@ class Engine:
         """Read a saved chat into memory, as the most recently used. Raises what `save_chat` does,
         and OutOfMemory.
         """
-        from engine.chat_cache import NoRoom
+        from engine.resident_chats import NoRoom
 
         saved = self._saved_folder()
         chat, header = saved.open(name)

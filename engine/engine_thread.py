@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence as Ids
 
-from engine.chat_cache import ChatCache, NoRoom, RoomComing
+from engine.chat_cache import ChatCache
 from engine.desk import Desk
 from engine.errors import EngineFailed, OutOfMemory
 from engine.generation import Phase
@@ -21,6 +21,7 @@ from engine.kernels.kv_page import PAGE
 from engine.kv_cache import PagePool
 from engine.model import Cancelled, Model
 from engine.orphans import Orphans
+from engine.resident_chats import NoRoom, RoomComing
 from engine.runner import Runner
 from engine.sequence import Sequence
 from engine.speed import Speed

@@ -10,10 +10,11 @@ import time
 from collections.abc import Sequence as Ids
 
 from engine.chat import Chat, next_of
-from engine.chat_cache import ChatCache, NoRoom, RoomComing
+from engine.chat_cache import ChatCache
 from engine.errors import EngineError
 from engine.generation import Difference
 from engine.model import Cancelled, Model
+from engine.resident_chats import NoRoom, RoomComing
 from engine.scheduler import Step
 from engine.sequence import Sequence
 from engine.speed import Speed

@@ -13,7 +13,7 @@ from collections.abc import Sequence as Ids
 from concurrent.futures import Future
 from typing import TypeVar
 
-from engine.chat_cache import ChatCache, RoomComing
+from engine.chat_cache import ChatCache
 from engine.desk import Desk
 from engine.early_ends import EarlyEnds, TimeLimits
 from engine.engine_thread import ASK_AGAIN_S, EngineThread
@@ -23,6 +23,7 @@ from engine.generation import Estimate, Generation, Progress
 from engine.kv_cache import PagePool
 from engine.model import Model
 from engine.pressure import Level
+from engine.resident_chats import RoomComing
 from engine.runner import Runner
 from engine.scheduler import Scheduler
 from engine.sequence import Interruption, Sequence

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from engine import chat_loader, chat_writer
 from engine.chat import MOST_MARKS, Chat, next_of
-from engine.chat_cache import ChatCache, NoRoom, RoomComing, least_bytes, short_bytes
+from engine.chat_cache import ChatCache
 from engine.chat_file import Views
 from engine.common_prefix import count_common
 from engine.kernels.attention import ALL
@@ -27,6 +27,7 @@ from engine.kernels.kv_page import PAGE, n_pages
 from engine.kv_cache import NO_PAGE, PagePool
 from engine.layer_groups import Groups, n_slots, restart_at
 from engine.model import Cancelled
+from engine.resident_chats import NoRoom, RoomComing, least_bytes, short_bytes
 from engine.spare_pages import drop_spare
 from tests.paper_model import PAGE_BYTES, PaperModel, holds
 
@@ -607,7 +608,7 @@ class EverythingAtOnce(RuleBasedStateMachine):
         pool = self.c.pool
         lists = [chat.pages for chat in self.c.cache]
         lists += [loading.pages for loading in self.c.cache._loading.values()]
-        lists.append(list(self.c.cache._writer.pages))
+        lists.append(list(self.c.cache._chats.writer.pages))
         users = Counter(page for pages in lists for page in pages if page != NO_PAGE)
         assert [users[page] for page in range(len(pool._n_users))] == pool._n_users
         free = [page for group in pool._free for page in group]
@@ -627,7 +628,7 @@ class EverythingAtOnce(RuleBasedStateMachine):
 
     @invariant()
     def running_chats_are_never_taken_away(self) -> None:
-        assert [c for _, c in self.running if c not in self.c.cache._busy] == []
+        assert [c for _, c in self.running if c not in self.c.cache._chats.busy] == []
 
 
 class EverythingWithWindows(EverythingAtOnce):

@@ -18,9 +18,9 @@ from engine import (
     Finished,
     SamplingParams,
     Token,
-    chat_cache,
     chat_file,
     chat_loader,
+    resident_chats,
     runner,
 )
 from engine.storing import Storing
@@ -80,7 +80,7 @@ def test_a_reply_goes_on_while_other_chats_leave_and_come_back(
     )
     with Engine(config) as engine:
         page_bytes = sum(engine._pool.page_bytes)
-        least = chat_cache.least_bytes(engine._model, N_CTX)  # 41 pages
+        least = resident_chats.least_bytes(engine._model, N_CTX)  # 41 pages
     config = dataclasses.replace(config, cache_bytes=least)
     monkeypatch.setattr(chat_loader, "_STEP_BYTES", 2 * page_bytes)
     monkeypatch.setattr(runner, "_LOAD_S", 2 * PAGE_S)
