@@ -146,6 +146,7 @@ class ChatCache:
             chat.restart()
             chat.adopt(loading.ids, loading.pages)
             chat.marks = marks
+            chat.mark(len(loading.ids))  # here the prompt leaves what was there
         return not loading.is_done
 
     def _begin_loading(self, chat: Chat, ids: Sequence[int]) -> Loading | None:

@@ -43,7 +43,7 @@ class Runner:
             sequence.generation.difference = Difference(
                 parting.at, decode(parting.cached_ids), decode(parting.prompt_ids)
             )
-        is_new = not sequence.n_prefilled  # and not one that goes on after a pause
+        is_new = not sequence.n_decoded  # and not a reply that goes on after a pause
         sequence.run_on(self._cache.open(sequence.cacheable_ids, is_request=is_new))
 
     def run(self, step: Step) -> None:

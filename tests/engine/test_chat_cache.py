@@ -464,6 +464,18 @@ def test_chats_with_windows_come_back_from_the_store_with_their_marks() -> None:
     assert cache.request([*ids[:200], 9, 9]) < 200
 
 
+def test_the_last_question_is_edited_after_its_chat_came_from_the_store() -> None:
+    cache = Cache(60, (ALL, WINDOW))
+    ids = turns_of(cache, 300)
+    while cache.pool.used_bytes:
+        cache.cache.evict(1 << 40)
+    assert cache.request([*ids, *text(200, 2)]) == 300
+    cache.drop_spare(2)
+    [chat] = cache.cache
+    assert n_held(chat, 1) < n_pages(500)
+    assert cache.request([*ids, *text(30, 3)]) == 300
+
+
 class EverythingAtOnce(RuleBasedStateMachine):
     """Requests that come, are read in pieces, cancelled, paused, taken up again, and end, over too
     few pages for all of them.
@@ -644,8 +656,9 @@ class EverythingInWindows(EverythingAtOnce):
 
 
 _MANY = settings(max_examples=60, stateful_step_count=60, deadline=None)
+EverythingAtOnce.TestCase.settings = _MANY
+EverythingWithWindows.TestCase.settings = _MANY
+EverythingInWindows.TestCase.settings = _MANY
 TestEverythingAtOnce = EverythingAtOnce.TestCase
 TestEverythingWithWindows = EverythingWithWindows.TestCase
 TestEverythingInWindows = EverythingInWindows.TestCase
-for case in (TestEverythingAtOnce, TestEverythingWithWindows, TestEverythingInWindows):
-    case.settings = _MANY
