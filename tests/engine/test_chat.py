@@ -122,5 +122,5 @@ def test_pages_that_were_elsewhere(new_chat: NewChat) -> None:
     pages = [pool.take(page % len(pool.page_bytes)) for page in chat_pages]
     for page, content in zip(pages, contents, strict=True):
         pool.view(page)[:] = content
-    chat.extend(tokens, pages)
+    chat.adopt(tokens, pages)
     assert close_to(read(chat, [5]), read(new_chat(), [*tokens, 5]))

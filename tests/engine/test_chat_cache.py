@@ -580,6 +580,11 @@ class EverythingAtOnce(RuleBasedStateMachine):
     def evict(self, n_bytes: int) -> None:
         self.c.cache.evict(n_bytes)
 
+    @rule(n_marks=st.sampled_from([0, 2, MOST_MARKS]))
+    def drop_spare(self, n_marks: int) -> None:
+        """All pages outside windows, as where another chat needs them."""
+        self.c.drop_spare(n_marks)
+
     @rule(less=st.integers(0, 6))
     def pressure(self, less: int) -> None:
         self.c.pool.limit_bytes = (self.most_pages() - less) * PAGE_BYTES

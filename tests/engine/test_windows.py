@@ -4,6 +4,7 @@ from what is left. On tiny random models of every such architecture, and through
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -169,6 +170,32 @@ def test_turns_edits_and_other_answers_where_memory_is_short(
     same_as_fresh([*first, *text(100, 4)], len(first))  # the last question is another one
     [chat] = [chat for chat in small._cache if len(chat.ids) == len(first) + 107]
     assert n_held(chat) < 2 * 5
+
+
+def test_several_at_once_over_few_pages(make_engine: MakeEngine) -> None:
+    """They share a beginning, write into copies of its last page, and push each other out."""
+    engine = make_engine(disk_bytes=0)
+    prompts = [[*text(100), *text(40 + 50 * i, i + 2)] for i in range(4)]
+    solo = [ask(engine, ids, 60)[0] for ids in prompts]
+    small = make_engine(disk_bytes=0, max_running=4, cache_bytes=least_cache(engine) + (64 << 10))
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    for _ in range(2):
+        listeners = [Listener() for _ in prompts]
+        for ids, listener in zip(prompts, listeners, strict=True):
+            small.submit(ids, params, listener)
+        for listener, expected in zip(listeners, solo, strict=True):
+            assert isinstance(listener.last(60), Finished)
+            found = [event.token_id for event in listener.events if isinstance(event, Token)]
+            assert found == expected
+
+
+def test_a_long_text_has_an_embedding_where_memory_is_short(make_engine: MakeEngine) -> None:
+    """Its chat is no other's, and gives up pages as it is read."""
+    engine = make_engine(disk_bytes=0)
+    small = make_engine(disk_bytes=0, cache_bytes=least_cache(engine))
+    ids = text(N_CTX - 10)
+    assert small.embed(ids, threading.Event()) == engine.embed(ids, threading.Event())
+    assert small._pool.used_bytes == 0
 
 
 def test_over_a_restart(make_engine: MakeEngine) -> None:
