@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import threading
 import time
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -249,6 +253,37 @@ def test_a_read_only_folder_is_read(tmp_path: Path) -> None:
         assert not store(cache, chat(2))
     finally:
         tmp_path.chmod(0o700)
+
+
+def test_a_folder_that_is_gone_is_made_anew(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path / "chats")
+    assert store(cache, chat(1))
+    shutil.rmtree(tmp_path / "chats")
+    os.utime(tmp_path)
+    assert cache.longest_prefix(chat(1)) is None
+    assert store(cache, chat(2))
+
+
+def test_what_is_given_up_does_not_appear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = threading.Event()
+    crc32 = zlib.crc32
+
+    def slow(*args: Any) -> int:
+        assert go_on.wait(10)
+        return crc32(*args)
+
+    cache = cache_in(tmp_path)
+    monkeypatch.setattr(zlib, "crc32", slow)
+    storing = cache.store(chat(1), pages_for(chat(1)))
+    assert storing
+    storing.cancel()
+    go_on.set()
+    assert storing.wait(10)
+    assert os.listdir(tmp_path) == []
+    assert cache.longest_prefix(chat(1)) is None
+    assert not caplog.text
 
 
 def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
