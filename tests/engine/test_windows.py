@@ -5,6 +5,7 @@ from what is left. On tiny random models of every such architecture, and through
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -170,6 +171,25 @@ def test_turns_edits_and_other_answers_where_memory_is_short(
     same_as_fresh([*first, *text(100, 4)], len(first))  # the last question is another one
     [chat] = [chat for chat in small._cache if len(chat.ids) == len(first) + 107]
     assert n_held(chat) < 2 * 5
+
+
+def test_a_turn_without_its_thinking_is_prepared_where_memory_is_short(
+    make_engine: MakeEngine,
+) -> None:
+    """The next turn leaves the chat where the reply began, and is read in idle time from there."""
+    engine = make_engine(disk_bytes=0)
+    small = make_engine(disk_bytes=0, cache_bytes=least_cache(engine) + (64 << 10))
+    question, answer = text(200), text(70, 7)
+    thinking, _ = ask(small, question, 100)
+    assert thinking != answer[:100]
+    small._worker.call(lambda: [give_up(chat, 2) for chat in small._cache]).result()
+    prepared = [*question, *answer]
+    small._worker.prepare(prepared)
+    deadline = time.monotonic() + 10
+    while small._worker.call(lambda: next(iter(small._cache)).ids).result() != prepared:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert ask(small, [*prepared, 50]) == (ask(engine, [*prepared, 50])[0], len(prepared))
 
 
 def test_several_at_once_over_few_pages(make_engine: MakeEngine) -> None:
