@@ -1,43 +1,34 @@
-"""Every chat whose keys and values are in memory, and which of them a prompt can go on from.
+"""Which chat a prompt can go on from, and how it gets there. Who stays in memory is decided by
+resident_chats.py.
 
-A chat is busy while a request runs on it and idle afterwards. A prompt goes on from the longest
-beginning that any chat shares with it: by taking over an idle chat that it continues, or else by
-sharing pages with it; what the store has of it beyond that is read a few pages at a time. When
-pages run out, idle chats leave, least recently used first, once they are stored. Short chats
-(titles, tags, completions in an editor) leave before long ones, and a few pages are kept for them,
-so that they never push a long one out. For the engine thread only.
+A prompt goes on from the longest beginning that any chat shares with it: by taking over an idle
+chat that it continues, or else by sharing pages with it. Where the store has clearly more of it,
+that is read a bit at a time. For the engine thread only.
 """
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.chat import Chat, n_pages
-from engine.chat_writer import ChatWriter, Writable
+from engine.chat import Chat
+from engine.chat_file import Views
+from engine.chat_loader import Loadable, Loading
+from engine.chat_writer import Writable
 from engine.common_prefix import count_common
 from engine.disk_cache import Match
-from engine.kernels.kv_page import PAGE
 from engine.kv_cache import PagePool
 from engine.memory_report import ChatMemory
+from engine.resident_chats import NEAR, NoRoom, ResidentChats
 
-log = logging.getLogger("rushlight.engine")
-
-_MOST_SHORT = 1024  # tokens of a chat that counts as short
 _SHOWN = 8  # tokens on each side of the place where a prompt leaves its chat
-_NEAR = PAGE  # tokens that are not worth keeping a second chat, or a file, for
-_SPARE = 4  # pages that each other running chat may go on by while one is stored
-_LOAD_BYTES = 8 << 20  # read from the store at once: a few hundredths of a second
 
 
-class ChatStore(Writable, Protocol):
-    """Where chats go that leave memory (disk_cache.py). Nothing it does is ever fatal."""
+class ChatStore(Writable, Loadable, Protocol):
+    """Where chats go that leave memory (disk_cache.py)."""
 
     def longest_prefix(self, ids: Sequence[int]) -> Match | None: ...
-    def load(self, match: Match, pages: Sequence[memoryview], first: int = 0) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +43,6 @@ class Parting:
     prompt_ids: list[int]
 
 
-class NoRoom(Exception):
-    """Too few pages are free, and no idle chat is left that could leave."""
-
-
-class RoomComing(Exception):
-    """Too few pages are free as long as a chat that is to leave is being stored. Ask again."""
-
-
 class ChatCache:
     """n_short: tokens up to which a chat is short."""
 
@@ -70,64 +53,46 @@ class ChatCache:
         n_short: int,
         store: ChatStore | None = None,
     ) -> None:
-        self._new_chat, self._pool, self._n_short, self._store = new_chat, pool, n_short, store
-        self._writer = ChatWriter(store, pool)
-        self._idle: dict[Chat, None] = {}  # least recently used first
-        self._busy: dict[Chat, None] = {}
+        self._new_chat, self._pool, self._store = new_chat, pool, store
+        self._chats = ResidentChats(pool, n_short, store)
+        self._loading: dict[Chat, Loading] = {}  # what busy chats are going to be
 
     def __iter__(self) -> Iterator[Chat]:
         """All chats, the busy ones and then the most recently used first."""
-        return iter([*self._busy, *reversed(self._idle)])
-
-    @property
-    def n_short_pages(self) -> int:
-        """Pages that long chats leave to short ones."""
-        return short_pages(self._n_short)
+        return iter(self._chats)
 
     # --- a request's chat ---------------------------------------------------------------------
 
     def longest_prefix(self, ids: Sequence[int]) -> tuple[Chat | None, int]:
-        """The chat that shares the longest beginning with a prompt, and how many tokens of it are
-        of use: one is always left to be read. Of equals, the most recently used.
+        """The chat from which a prompt can go on furthest, and how many tokens of it are of use:
+        one is always left to be read. Of equals, the most recently used.
         """
         best, n_best = None, 0
         for chat in self:
-            n = count_common(chat.ids, ids)
-            if n > n_best:
+            n = min(count_common(chat.ids, ids), len(ids) - 1)
+            if n > n_best and (n := chat.restart_at(n)) > n_best:
                 best, n_best = chat, n
-        return best, min(n_best, len(ids) - 1)
+        return best, n_best
 
-    def open(self, ids: Sequence[int]) -> Chat:
-        """A busy chat that holds as much of a prompt's beginning as there is in memory."""
-        chat = self._go_on(*self.longest_prefix(ids))
-        self._busy[chat] = None
-        return chat
+    def open(self, ids: Sequence[int], *, is_request: bool = True) -> Chat:
+        """A busy chat that holds as much of a prompt's beginning as there is in memory.
 
-    def load(self, chat: Chat, ids: Sequence[int]) -> int:
-        """Go on with a busy chat from the store, where that holds clearly more of a prompt, by a
-        few pages. Returns how many tokens they brought; 0: the rest of the prompt must be read.
-
-        Raises NoRoom or RoomComing.
+        is_request: others may come that leave it where it left what was there, or at its end.
         """
-        match = self._store.longest_prefix(ids) if self._store else None
-        n = min(match.n_common, len(ids) - 1) if match else 0
-        if self._store is None or match is None or n < len(chat.ids) + _NEAR:
-            return 0
-        first = len(chat.ids) // PAGE
-        n = min(n, (first + max(_LOAD_BYTES // self._pool.page_bytes, 1)) * PAGE)
-        pages = self._take(n_pages(n) - first, is_short=False, n_others=len(self._busy) - 1)
-        if not self._store.load(match, self.views(pages), first):
-            self.give_back(pages)
-            return 0
-        n_before = len(chat.ids)
-        chat.extend(ids[first * PAGE : n], pages)
-        return n - n_before
+        _, n_common = self._closest(ids)
+        chat = self._go_on(*self.longest_prefix(ids))
+        if is_request:
+            chat.mark(n_common)
+            chat.mark(len(ids) - 1)
+        self._chats.busy[chat] = None
+        return chat
 
     def close(self, chat: Chat) -> None:
         """The request is over; its chat is the most recently used one."""
-        del self._busy[chat]
+        del self._chats.busy[chat]
+        self._stop_loading(chat)
         if chat.ids:
-            self._idle[chat] = None
+            self._chats.idle[chat] = None
         else:
             chat.restart()
 
@@ -137,58 +102,104 @@ class ChatCache:
 
         A chat is meant when the equal part is more than half of it.
         """
-        chat, n = self.longest_prefix(ids)
+        chat, n = self._closest(ids)
         if chat is None or n >= len(ids) - 1 or n == len(chat.ids) or 2 * n <= len(chat.ids):
             return None
         around = slice(max(n - _SHOWN, 0), n + _SHOWN)
         return Parting(n, chat.ids[around], list(ids[around]))
 
+    def _closest(self, ids: Sequence[int]) -> tuple[Chat | None, int]:
+        """The chat that shares the longest beginning with a prompt, and how many tokens of it, but
+        for the last; whether it can go on from there or not.
+        """
+        found = [(chat, min(count_common(chat.ids, ids), len(ids) - 1)) for chat in self]
+        return max(found, key=lambda one: one[1], default=(None, 0))
+
     def _go_on(self, chat: Chat | None, n: int) -> Chat:
         if chat is None or n == 0:
             return self._new_chat()
-        if chat in self._idle and len(chat.ids) - n < _NEAR:
-            self._writer.forget(chat)
-            del self._idle[chat]
+        if chat in self._chats.idle and len(chat.ids) - n < NEAR:
+            self._chats.writer.forget(chat)
+            del self._chats.idle[chat]
             chat.truncate_to(n)
             return chat
         return chat.fork(n)
+
+    # --- from the store -----------------------------------------------------------------------
+
+    def load(self, chat: Chat, ids: Sequence[int]) -> bool:
+        """Go on with a busy chat from the store, where that holds clearly more of a prompt: read a
+        bit of it. Returns whether there is more to read. The chat has it once all is there.
+
+        Raises RoomComing.
+        """
+        loading = self._loading.get(chat) or self._begin_loading(chat, ids)
+        if self._store is None or loading is None:
+            return False
+        self._loading[chat] = loading
+        if not loading.step(self._store, self._pool):
+            self._stop_loading(chat)
+            return False
+        if loading.is_done:
+            del self._loading[chat]
+            marks = chat.marks
+            chat.restart()
+            chat.adopt(loading.ids, loading.pages)
+            chat.marks = marks
+            chat.mark(len(loading.ids))  # here the prompt leaves what was there
+        return not loading.is_done
+
+    def _begin_loading(self, chat: Chat, ids: Sequence[int]) -> Loading | None:
+        """None: there is too little to gain, or no room for it."""
+        but_last = ids[:-1]
+        match = self._store.longest_prefix(but_last) if self._store else None
+        if match is None or match.n_common < len(chat.ids) + NEAR:
+            return None
+        try:
+            pages = self._take(match.held, is_short=False, n_others=len(self._chats.busy) - 1)
+        except NoRoom:
+            return None
+        return Loading(match, but_last[: match.n_common], pages)
+
+    def _stop_loading(self, chat: Chat) -> None:
+        loading = self._loading.pop(chat, None)
+        if loading:
+            self._pool.free_list(loading.pages)
 
     # --- at a user's wish ---------------------------------------------------------------------
 
     def lend(self, chat: Chat) -> tuple[list[int], list[int]]:
         """(ids, pages) of a chat as it is now: the pages stay so until they are given back."""
-        pages = chat.pages[: n_pages(len(chat.ids))]
-        for page in pages:
-            self._pool.share(page)
+        pages = chat.kept_pages()
+        self._pool.share_list(pages)
         return list(chat.ids), pages
 
-    def take(self, n_tokens: int) -> list[int]:
+    def take(self, n_tokens: int, held: Sequence[bool]) -> list[int]:
         """Pages for so many tokens, to be filled and then added, or given back.
 
-        Raises NoRoom or RoomComing.
+        held: of the list of pages, which of them there are. Raises NoRoom or RoomComing.
         """
-        return self._take(n_pages(n_tokens), n_tokens <= self._n_short, len(self._busy))
+        return self._take(held, self._chats.is_short(n_tokens), len(self._chats.busy))
 
     def give_back(self, pages: Sequence[int]) -> None:
         """What was lent or taken."""
-        for page in pages:
-            self._pool.free(page)
+        self._pool.free_list(pages)
 
-    def views(self, pages: Sequence[int]) -> list[memoryview]:
+    def views(self, pages: Sequence[int]) -> Views:
         """The memory of pages."""
-        return [self._pool.view(page) for page in pages]
+        return self._pool.views(pages)
 
     def add(self, ids: Sequence[int], pages: Sequence[int]) -> None:
         """Take in an idle chat, as the most recently used, in pages that were taken for it."""
         chat = self._new_chat()
-        chat.extend(ids, pages)
-        self._idle[chat] = None
+        chat.adopt(ids, pages)
+        self._chats.idle[chat] = None
 
     def drop(self, chat: Chat) -> bool:
         """Forget a chat without storing it. Returns whether it was idle: a busy one stays."""
-        if chat not in self._idle:
+        if chat not in self._chats.idle:
             return False
-        self._remove(chat)
+        self._chats.remove(chat)
         return True
 
     # --- room ---------------------------------------------------------------------------------
@@ -199,120 +210,34 @@ class ChatCache:
 
         Raises NoRoom or RoomComing.
         """
-        needed = sum(chat.n_pages_to_take(n) for chat in chats)
+        needed = sum(chat.n_bytes_to_take(n) for chat in chats)
         if needed:
-            others = self._busy.keys() - set(chats) if n > 1 else ()  # readers let writers go first
-            self._free_pages(needed, n_total <= self._n_short, len(others))
+            # Who reads leaves pages to those who write.
+            others = self._chats.busy.keys() - set(chats) if n > 1 else ()
+            self._chats.make_free(needed, self._chats.is_short(n_total), len(others), chats)
 
     def evict(self, n_bytes: int, at_once: bool = False) -> int:
-        """Let idle chats leave until that much memory is free, as far as they are stored: those
-        that are not begin to be. at_once: whether they are stored or not. Returns bytes freed.
-        """
-        before = self._pool.n_bytes
-        if at_once:
-            self._writer.cancel()
-        while self._idle and before - self._pool.n_bytes < n_bytes:
-            if not self._leave(self._next_to_leave(), at_once):
-                break
-        return before - self._pool.n_bytes
+        """Let that much leave memory: see ResidentChats.evict."""
+        return self._chats.evict(n_bytes, at_once)
 
     def save(self, timeout_s: float) -> None:
-        """Store every idle chat that is worth it, the most recently used first, as far as there is
-        time. They stay in memory too. Blocks.
-        """
-        end_s = time.monotonic() + timeout_s
-        for chat in reversed(self._idle):
-            while self._is_worth(chat, n_least=_NEAR) and not self._writer.store(chat):
-                if not self._writer.wait(end_s - time.monotonic()):
-                    self._writer.cancel()
-                    log.warning("not all chats could be stored within %.1f s", timeout_s)
-                    return
+        """Store idle chats: see ResidentChats.save."""
+        self._chats.save(timeout_s)
 
     def clear(self) -> None:
         """Forget all chats."""
-        self._writer.cancel()
+        self._chats.writer.cancel()
         for chat in self:
-            self._writer.forget(chat)
+            self._stop_loading(chat)
+            self._chats.writer.forget(chat)
             chat.restart()
-        self._idle.clear()
-        self._busy.clear()
+        self._chats.idle.clear()
+        self._chats.busy.clear()
 
     def memory(self) -> tuple[ChatMemory, ...]:
         """What each chat takes. Any thread."""
-        return tuple(
-            ChatMemory(len(chat.ids), self._pool.bytes_of(list(chat.pages)), chat in self._busy)
-            for chat in self
-        )
+        return self._chats.memory()
 
-    def _take(self, n: int, is_short: bool, n_others: int) -> list[int]:
-        self._free_pages(n, is_short, n_others)
-        return [self._pool.take() for _ in range(n)]
-
-    def _free_pages(self, n: int, is_short: bool, n_others: int) -> None:
-        """Make n pages free, and for a long chat those that are kept for short ones as well, as far
-        as idle chats can leave.
-
-        n_others: running chats that are to go on while one is stored.
-        Raises NoRoom or RoomComing.
-        """
-        n_spare = _SPARE * n_others
-        wanted = n if is_short else n + max(self._n_kept(), n_spare)
-        while self._pool.n_free < wanted and self._idle:
-            victim = self._next_to_leave()
-            if self._pool.n_free >= n and self._is_short(victim):
-                break  # it uses the pages that are kept for its like
-            if not self._leave(victim):
-                if self._pool.n_free < n + n_spare:
-                    raise RoomComing
-                break
-        is_busy = self._writer.is_busy  # if not, it holds no pages any more
-        if self._pool.n_free < n:
-            raise RoomComing if is_busy else NoRoom
-
-    def _n_kept(self) -> int:
-        """Pages kept for short chats, those that they use already not counted."""
-        used = sum(len(chat.pages) for chat in self if self._is_short(chat))
-        return max(self.n_short_pages - used, 0)
-
-    def _is_short(self, chat: Chat) -> bool:
-        return len(chat.ids) <= self._n_short
-
-    def _next_to_leave(self) -> Chat:
-        return next((chat for chat in self._idle if self._is_short(chat)), next(iter(self._idle)))
-
-    def _leave(self, chat: Chat, at_once: bool = False) -> bool:
-        """Let an idle chat leave. Returns False as long as it has to be stored first."""
-        is_worth = not at_once and self._is_worth(chat, n_least=self._n_short + 1)
-        if is_worth and not self._writer.store(chat):
-            return False
-        self._remove(chat)
-        return True
-
-    def _remove(self, chat: Chat) -> None:
-        self._writer.forget(chat)
-        del self._idle[chat]
-        chat.restart()
-
-    def _is_worth(self, chat: Chat, n_least: int) -> bool:
-        """Whether to store a chat: if it has n_least tokens or more, unless another one in memory
-        holds nearly all of it.
-        """
-        if self._store is None or len(chat.ids) < n_least:
-            return False
-        others = (count_common(other.ids, chat.ids) for other in self if other is not chat)
-        return len(chat.ids) - max(others, default=0) >= _NEAR
-
-
-def short_tokens(n_ctx: int) -> int:
-    """Tokens up to which a chat counts as short where chats may have n_ctx."""
-    return min(n_ctx // 4, _MOST_SHORT)
-
-
-def least_pages(n_ctx: int) -> int:
-    """Pages that a cache needs: for one full chat, and for a short one beside it."""
-    return n_pages(n_ctx) + short_pages(short_tokens(n_ctx))
-
-
-def short_pages(n_short: int) -> int:
-    """Pages kept for short chats of up to n_short tokens: one such chat's, and one to copy to."""
-    return n_pages(n_short) + 1
+    def _take(self, held: Sequence[bool], is_short: bool, n_others: int) -> list[int]:
+        self._chats.make_free(self._pool.list_bytes(held), is_short, n_others)
+        return self._pool.take_list(held)

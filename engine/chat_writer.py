@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from engine.chat import Chat, n_pages
+from engine.chat import Chat
+from engine.chat_file import Views
 from engine.kv_cache import PagePool
 from engine.storing import Storing
 
@@ -25,7 +26,7 @@ _GIVE_UP_S = 30.0  # a disk that takes longer is as good as none
 class Writable(Protocol):
     """Where chats go (disk_cache.py). Nothing it does is ever fatal."""
 
-    def store(self, ids: Sequence[int], pages: Sequence[memoryview]) -> Storing | None: ...
+    def store(self, ids: Sequence[int], pages: Views) -> Storing | None: ...
 
 
 @dataclass(slots=True)
@@ -54,7 +55,7 @@ class ChatWriter:
 
     @property
     def pages(self) -> Sequence[int]:
-        """Pages that are held."""
+        """Pages that are held, a list as a chat's."""
         return self._write.pages if self._write else ()
 
     def store(self, chat: Chat) -> bool:
@@ -85,14 +86,12 @@ class ChatWriter:
             self._release(self._write)
 
     def _begin(self, chat: Chat) -> None:
-        pages = chat.pages[: n_pages(len(chat.ids))]
-        views = [self._pool.view(page) for page in pages]
-        storing = self._store.store(chat.ids, views) if self._store else None
+        pages = chat.kept_pages()
+        storing = self._store.store(chat.ids, self._pool.views(pages)) if self._store else None
         if storing is None:
             self._settled.add(chat)
             return
-        for page in pages:
-            self._pool.share(page)
+        self._pool.share_list(pages)
         self._write = _Write(chat, pages, storing)
 
     def _collect(self) -> None:
@@ -112,6 +111,5 @@ class ChatWriter:
             self._release(write)
 
     def _release(self, write: _Write) -> None:
-        for page in write.pages:
-            self._pool.free(page)
+        self._pool.free_list(write.pages)
         self._write = None

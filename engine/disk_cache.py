@@ -26,11 +26,13 @@ from engine.chat_file import (
     ChatHeader,
     Ids,
     NotWanted,
+    Views,
     file_bytes,
     read_header,
     read_pages,
     write_chat,
 )
+from engine.layer_groups import Groups, are_pages_of, n_slots, restart_at
 from engine.storing import Storing
 
 log = logging.getLogger("rushlight.engine")
@@ -43,12 +45,14 @@ _ABANDONED_S = 600.0  # an unfinished file of that age has no writer any more
 class Match:
     """A stored chat that begins as a prompt does.
 
-    n_common: tokens they share; n_stored: tokens of the chat.
+    n_common: tokens they share, up to where the chat can go on from; n_stored: tokens of the chat;
+    held: which pages of those shared tokens are stored.
     """
 
     name: str
     n_common: int
     n_stored: int
+    held: tuple[bool, ...]
 
 
 class DiskCache:
@@ -56,11 +60,12 @@ class DiskCache:
 
     limit_bytes: of all chats in the folder together; 0 = the cache is off.
     key:         32 bytes that name model and layout (fingerprint.py).
+    groups:      of the model's layers.
     """
 
-    def __init__(self, folder: Path, limit_bytes: int, key: bytes, page_bytes: int) -> None:
+    def __init__(self, folder: Path, limit_bytes: int, key: bytes, groups: Groups) -> None:
         self._folder, self._limit_bytes = folder, limit_bytes
-        self._key, self._page_bytes = key, page_bytes
+        self._key, self._groups = key, groups
         self._prefix = key.hex()[:16] + "-"  # of our files' names
         # Two threads change it: whoever goes through it takes a list first, at once.
         self._chats: dict[str, ChatHeader] = {}
@@ -81,17 +86,18 @@ class DiskCache:
         return sum(chat.n_bytes for chat in list(self._chats.values()))
 
     def longest_prefix(self, ids: Sequence[int]) -> Match | None:
-        """The stored chat that shares the longest beginning with ids; None = no token is shared."""
+        """The stored chat from which these ids go on furthest; None = from none."""
         self._look()
         ours = np.asarray(ids, np.int32)
         best: Match | None = None
         for name, chat in list(self._chats.items()):
-            n = count_common(chat.ids, ours)
+            n = self._restart(chat, count_common(chat.ids, ours))
             if n > (best.n_common if best else 0):
-                best = Match(name, n, len(chat.ids))
+                held = tuple((chat.sizes[: n_slots(self._groups, n)] > 0).tolist())
+                best = Match(name, n, len(chat.ids), held)
         return best
 
-    def load(self, match: Match, pages: Sequence[memoryview], first: int = 0) -> bool:
+    def load(self, match: Match, pages: Views, first: int = 0) -> bool:
         """Fill memory with pages of a match, as many as are given, from number `first` on. Returns
         whether it worked: if not, what is in the memory is worthless.
         """
@@ -112,41 +118,38 @@ class DiskCache:
             os.utime(path)  # recently used
         return True
 
-    def store(self, ids: Sequence[int], pages: Sequence[memoryview]) -> Storing | None:
+    def store(self, ids: Sequence[int], pages: Views) -> Storing | None:
         """Begin to keep a chat. None: it is on the disk already, by itself or within a longer one,
         or cannot be.
 
         pages: those that hold the ids, not to be changed before it is done. Stored chats that are
-        beginnings of it are removed then.
+        beginnings of it are removed then, if it can go on from there as well.
         """
-        if not ids or file_bytes(len(ids), self._page_bytes) > self._limit_bytes:
+        if not ids or file_bytes(len(ids), pages) > self._limit_bytes:
             return None
         self._look()
         ours = np.asarray(ids, np.int32)
+        held = [page is not None for page in pages]
         shorter = []
         for name, chat in list(self._chats.items()):
             n = count_common(chat.ids, ours)
-            if n == len(ours):
+            if n == len(ours) == self._restart(chat, n):
                 with contextlib.suppress(OSError):
                     os.utime(self._folder / name)
                     return None
-            elif n == len(chat.ids):
+            elif n == len(chat.ids) == restart_at(self._groups, held, n):
                 shorter.append(name)
         return Storing(lambda is_wanted: self._write(ours, pages, shorter, is_wanted))
 
     def _write(
-        self,
-        ids: Ids,
-        pages: Sequence[memoryview],
-        shorter: Sequence[str],
-        is_wanted: Callable[[], bool],
+        self, ids: Ids, pages: Views, shorter: Sequence[str], is_wanted: Callable[[], bool]
     ) -> None:
         """Runs on a thread of its own."""
         name = self._prefix + hashlib.sha256(ids.tobytes()).hexdigest()[:32] + _SUFFIX
         path = self._folder / name
         try:
             self._make_folder()
-            self._shrink(file_bytes(len(ids), self._page_bytes))
+            self._shrink(file_bytes(len(ids), pages))
             write_chat(path, self._key, ids, pages, is_wanted)
             self._chats[name] = read_header(path)
         except NotWanted:
@@ -171,6 +174,10 @@ class DiskCache:
         """Forget all chats of this model."""
         for name in list(self._chats):
             self.remove(name)
+
+    def _restart(self, chat: ChatHeader, n: int) -> int:
+        """The last place up to n from which a stored chat can go on."""
+        return restart_at(self._groups, (chat.sizes > 0).tolist(), n)
 
     # --- the folder -----------------------------------------------------------------------------
 
@@ -207,7 +214,8 @@ class DiskCache:
         for name in sorted(names - self._chats.keys() - self._ignored):
             try:
                 chat = read_header(self._folder / name)
-                if chat.key != self._key or chat.page_bytes != self._page_bytes:
+                fits = are_pages_of(self._groups, len(chat.ids), chat.sizes.tolist())
+                if chat.key != self._key or not fits:
                     raise BadChatFile("another model's, under a wrong name")
                 self._chats[name] = chat
             except BadChatFile as error:

@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.chat import Chat
-from engine.chat_cache import ChatCache, NoRoom
+from engine.chat_cache import ChatCache
 from engine.errors import EngineClosed, EngineFailed, InvalidRequest, OutOfMemory
 from engine.gguf_file import GGUFFile
 from engine.model import Model
+from engine.resident_chats import NoRoom
 from engine.worker import Worker
 
 Pooling = Literal["mean", "cls", "last"]

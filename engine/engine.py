@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from engine.chat import Chat
-from engine.chat_cache import ChatCache, NoRoom, least_pages, short_tokens
+from engine.chat_cache import ChatCache
 from engine.config import EngineConfig
 from engine.context import FittedChat, fit_chat, next_turn_ids
 from engine.cpus import count_cpus
 from engine.disk_cache import DiskCache
+from engine.early_ends import TimeLimits
 from engine.embedder import Cancelled, Embedder, pooling_of
 from engine.errors import (
     ContextLengthExceeded,
@@ -44,10 +45,11 @@ from engine.policy import POLICIES
 from engine.pressure import Watch
 from engine.request_options import DEFAULT_OPTIONS, RequestOptions
 from engine.residency import resident_bytes
+from engine.resident_chats import NoRoom, least_bytes, short_tokens
 from engine.sampling_params import SamplingParams
 from engine.saved_chats import SavedChats
 from engine.scheduler import Scheduler
-from engine.worker import TimeLimits, Worker
+from engine.worker import Worker
 
 log = logging.getLogger("rushlight.engine")
 
@@ -90,8 +92,7 @@ class Engine(ModelText):
                     weights=self._gguf.n_bytes,
                     workspace=model.workspace.n_bytes,
                     process=resident().anonymous,
-                    page_bytes=model.page_bytes,
-                    pages_for=least_pages,
+                    chat_bytes=lambda n_ctx: least_bytes(model, n_ctx),
                 )
                 self.budget = plan_memory(config, model_config.n_ctx_train, sizes, free_memory())
                 return self.budget.n_ctx
@@ -113,15 +114,15 @@ class Engine(ModelText):
             self.model = self._file.info(n_ctx, self.tokenizer.n_vocab)
             if config.lock_weights:
                 self._file.lock()
-            self._pool = PagePool(self.budget.n_pages, self._model.page_bytes)
+            self._pool = PagePool(self._model.page_bytes, self.budget.cache)
             self._new_chat: Callable[[], Chat] = lambda: Chat(self._model, self._pool, n_ctx)
             settings = (config.kv_type, LAYOUT, self._model.long_rope, *self._file.adapters_key)
             key = fingerprint(self._gguf, *settings)
             folder = Path(config.disk_folder or cache_root() / "chats")
-            self._disk = DiskCache(folder, config.disk_bytes, key, self._pool.page_bytes)
+            self._disk = DiskCache(folder, config.disk_bytes, key, self._model.groups)
             self._saved: SavedChats | None = None
             if config.saved_folder:
-                self._saved = SavedChats(Path(config.saved_folder), key, self._pool.page_bytes)
+                self._saved = SavedChats(Path(config.saved_folder), key, self._model.groups)
             self._cache = ChatCache(self._new_chat, self._pool, short_tokens(n_ctx), self._disk)
             self._worker = Worker(
                 self._model,
@@ -242,7 +243,7 @@ class Engine(ModelText):
         used = resident()
         weights = self._file.resident_bytes()
         kv = resident_bytes(self._pool.memory.address, self._pool.memory.n_bytes)
-        kv = self._pool.n_bytes if kv is None else kv
+        kv = self._pool.used_bytes if kv is None else kv
         workspace = self._model.workspace.resident_bytes()
         return MemoryReport(
             weights=weights,
@@ -252,7 +253,7 @@ class Engine(ModelText):
             process=used.anonymous - kv - workspace,
             weights_mapped=self._gguf.n_bytes,
             weights_cached=self.weights_cached(),
-            kv_limit=self._pool.limit * self._pool.page_bytes,
+            kv_limit=self._pool.limit_bytes,
             disk_cache=self._disk.n_bytes,
             chats=self._cache.memory(),
         )
@@ -287,11 +288,11 @@ class Engine(ModelText):
         """
         saved = self._saved_folder()
         chat, header = saved.open(name)
-        ids = header.ids.tolist()
+        ids, held = header.ids.tolist(), (header.sizes > 0).tolist()
         if len(ids) > self.model.n_ctx:
             raise ContextLengthExceeded(len(ids), self.model.n_ctx)
         try:
-            pages = self._worker.call_with_room(lambda: self._cache.take(len(ids)))
+            pages = self._worker.call_with_room(lambda: self._cache.take(len(ids), held))
         except NoRoom:
             raise OutOfMemory(f"there is no room for '{name}' beside running chats") from None
         try:

@@ -10,10 +10,11 @@ import time
 from collections.abc import Sequence as Ids
 
 from engine.chat import Chat, next_of
-from engine.chat_cache import ChatCache, NoRoom, RoomComing
+from engine.chat_cache import ChatCache
 from engine.errors import EngineError
 from engine.generation import Difference
-from engine.model import Model
+from engine.model import Cancelled, Model
+from engine.resident_chats import NoRoom, RoomComing
 from engine.scheduler import Step
 from engine.sequence import Sequence
 from engine.speed import Speed
@@ -42,7 +43,8 @@ class Runner:
             sequence.generation.difference = Difference(
                 parting.at, decode(parting.cached_ids), decode(parting.prompt_ids)
             )
-        sequence.run_on(self._cache.open(sequence.cacheable_ids))
+        is_new = not sequence.n_decoded  # and not a reply that goes on after a pause
+        sequence.run_on(self._cache.open(sequence.cacheable_ids, is_request=is_new))
 
     def run(self, step: Step) -> None:
         """Raises Cancelled when the batch was cancelled, NoRoom or RoomComing when too few pages
@@ -61,12 +63,14 @@ class Runner:
         n = self._cache.longest_prefix(ids)[1]
         if n >= len(ids) - 1:
             return False
-        chat = self._cache.open(ids)
+        chat = self._cache.open(ids, is_request=False)
         try:
-            if not self._cache.load(chat, ids):
-                chunk = ids[len(chat.ids) :][:_IDLE_CHUNK]
-                self._cache.make_room([chat], len(chunk), len(ids))
-                chat.prefill(chunk, want_logits=False)
+            while self._cache.load(chat, ids):
+                if self._model.batch.cancelled:
+                    raise Cancelled
+            chunk = ids[len(chat.ids) :][:_IDLE_CHUNK]
+            self._cache.make_room([chat], len(chunk), len(ids))
+            chat.prefill(chunk, want_logits=False)
         except (NoRoom, RoomComing):
             return False
         finally:
@@ -110,13 +114,15 @@ class Runner:
         sequence.n_prefilled = max(sequence.n_prefilled, len(chat.ids))
 
     def _load(self, chat: Chat, sequence: Sequence) -> bool:
-        """Take pages from the store for a while. Returns whether there were any."""
+        """Take what the store has of it, for a while. Returns whether there was anything."""
         end_s = time.perf_counter() + _LOAD_S
-        has_loaded = False
-        while time.perf_counter() < end_s and (n := self._cache.load(chat, sequence.cacheable_ids)):
-            sequence.note_loaded(n)
-            has_loaded = True
-        return has_loaded
+        n_before, ids = len(chat.ids), sequence.cacheable_ids
+        while is_loading := self._cache.load(chat, ids):
+            if time.perf_counter() > end_s:
+                break
+        n_loaded = len(chat.ids) - n_before
+        sequence.note_loaded(n_loaded)
+        return is_loading or n_loaded > 0
 
     def _decode(self, sequences: tuple[Sequence, ...]) -> None:
         """The next token of each."""

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.chat import Chat, n_pages
+from engine.chat import Chat
 from engine.config import LoraFile
 from engine.gguf_file import GGUFFile
+from engine.kernels.kv_page import n_pages
 from engine.kv_cache import PagePool
 from engine.lora import Adapters
 from engine.model import Model
@@ -37,7 +38,9 @@ def chat_of(
             weights = read_weights(gguf, config, adapters)
         model = Model(config, weights, max_rows, n_threads, on_layout=lambda model: n_ctx)
         try:
-            yield Chat(model, PagePool(n_pages(n_ctx), model.page_bytes), n_ctx)
+            # Nothing leaves it: there is no cache around it that would see to that.
+            pool = PagePool(model.page_bytes, n_pages(n_ctx) * sum(model.page_bytes))
+            yield Chat(model, pool, n_ctx)
         finally:
             model.close()
 

@@ -55,7 +55,7 @@ def run(model_path: str | Path, chat_bytes: int, n_threads: int) -> dict[str, ob
     with tempfile.TemporaryDirectory() as folder:
         config = EngineConfig(model_path, n_ctx=256, n_threads=n_threads, disk_bytes=0)
         with Engine(config) as engine:
-            page_bytes = engine._pool.page_bytes
+            page_bytes = sum(engine._pool.page_bytes)
         n_pages = chat_bytes // page_bytes
         n_tokens = n_pages * PAGE
         config = EngineConfig(
@@ -85,8 +85,10 @@ def _measure(engine: Engine, n_tokens: int) -> dict[str, object]:
 
     def store() -> None:
         """Another chat takes all pages there are."""
-        n_others = engine._pool.n_free + 1
-        pages = engine._worker.call_with_room(lambda: engine._cache.take(n_others * PAGE))
+        n_slots = len(engine._pool.page_bytes)
+        n_others = engine._pool.free_bytes // sum(engine._pool.page_bytes) + 1
+        held = [True] * n_others * n_slots
+        pages = engine._worker.call_with_room(lambda: engine._cache.take(n_others * PAGE, held))
         engine._give_back(pages)
 
     again = _Reply()
@@ -122,8 +124,9 @@ def _beside(reply: _Reply, act: Callable[[], None]) -> tuple[float, list[float]]
 
 def _make_up(engine: Engine, ids: list[int]) -> None:
     """A chat in memory that nobody has read."""
-    pages = engine._worker.call_with_room(lambda: engine._cache.take(len(ids)))
-    for view in engine._cache.views(pages):
+    held = [True] * (len(ids) // PAGE * len(engine._pool.page_bytes))
+    pages = engine._worker.call_with_room(lambda: engine._cache.take(len(ids), held))
+    for view in filter(None, engine._cache.views(pages)):
         view[:] = b"\x2c" * len(view)  # 0.065 in f16: a number, which noise is not always
     engine._worker.call(lambda: engine._cache.add(ids, pages)).result()
 

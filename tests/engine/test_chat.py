@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as T
 
-from engine.chat import Chat, n_pages, next_of
+from engine.chat import Chat, next_of
 from engine.common_prefix import count_common
 from engine.gguf_file import GGUFFile
+from engine.kernels.kv_page import n_pages
 from engine.kv_cache import PagePool
 from engine.model import Model
 from engine.model_config import ModelConfig
@@ -44,7 +45,7 @@ def chats_of(path: Path) -> Iterator[NewChat]:
     with GGUFFile(path) as gguf:
         config = ModelConfig.from_gguf(gguf)
         model = Model(config, read_weights(gguf, config), max_rows=64, n_threads=2)
-        pool = PagePool(8 * n_pages(N_CTX), model.page_bytes)
+        pool = PagePool(model.page_bytes, 8 * n_pages(N_CTX) * sum(model.page_bytes))
         try:
             yield lambda: Chat(model, pool, N_CTX)
         finally:
@@ -114,11 +115,12 @@ def test_pages_that_were_elsewhere(new_chat: NewChat) -> None:
     chat = new_chat()
     read(chat, tokens)
     pool = chat._pool
-    contents = [bytes(pool.view(page)) for page in chat.pages]
+    chat_pages = list(chat.pages)
+    contents = [bytes(pool.view(page)) for page in chat_pages]
     chat.restart()
     read(new_chat(), text(200, 9))  # somebody else uses those pages
-    pages = [pool.take() for _ in contents]
+    pages = [pool.take(page % len(pool.page_bytes)) for page in chat_pages]
     for page, content in zip(pages, contents, strict=True):
         pool.view(page)[:] = content
-    chat.extend(tokens, pages)
+    chat.adopt(tokens, pages)
     assert close_to(read(chat, [5]), read(new_chat(), [*tokens, 5]))

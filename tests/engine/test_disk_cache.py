@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import threading
 import time
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from engine import disk_cache
-from engine.chat_file import file_bytes
+from engine.chat_file import Views, file_bytes
 from engine.disk_cache import DiskCache
+from engine.kernels.attention import ALL
+from engine.layer_groups import Groups, LayerGroup
 
 KEY, OTHER_KEY = bytes(32), bytes([1] * 32)
 PAGE_BYTES = 4096
 MANY = 1 << 30
+ONE_GROUP = (LayerGroup((0,), ALL, PAGE_BYTES),)
 
 
 def page(seed: int) -> memoryview:
@@ -36,8 +43,10 @@ def chat(seed: int, n: int = 100) -> list[int]:
     return [int(i) for i in np.random.default_rng(seed).integers(0, 50_000, n)]
 
 
-def cache_in(folder: Path, limit_bytes: int = MANY, key: bytes = KEY) -> DiskCache:
-    return DiskCache(folder, limit_bytes, key, PAGE_BYTES)
+def cache_in(
+    folder: Path, limit_bytes: int = MANY, key: bytes = KEY, groups: Groups = ONE_GROUP
+) -> DiskCache:
+    return DiskCache(folder, limit_bytes, key, groups)
 
 
 def stored(folder: Path) -> list[Path]:
@@ -45,7 +54,7 @@ def stored(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.chat"), key=lambda p: p.stat().st_mtime_ns)
 
 
-def store(cache: DiskCache, ids: list[int], pages: list[memoryview] | None = None) -> bool:
+def store(cache: DiskCache, ids: list[int], pages: Views | None = None) -> bool:
     """Returns whether it is on the disk then."""
     storing = cache.store(ids, pages_for(ids) if pages is None else pages)
     assert storing is None or storing.wait(10)
@@ -97,6 +106,35 @@ def test_a_longer_chat_replaces_its_beginning(tmp_path: Path) -> None:
     assert stored(tmp_path) == before
 
 
+def test_a_chat_with_windows_goes_on_from_where_they_are(tmp_path: Path) -> None:
+    """Its first group looks back on everything, its second on 70 tokens."""
+    groups = (*ONE_GROUP, LayerGroup((1,), 70, PAGE_BYTES))
+    cache = cache_in(tmp_path, groups=groups)
+    ids = chat(1, 400)  # 7 pages
+    full = pages_for(ids)
+    there = {0, 1, 5, 6}  # of the second group: those of 128 tokens, and those of 400
+    pages = [page for i, p in enumerate(full) for page in (p, p if i in there else None)]
+    assert store(cache, ids, pages)
+    for reader in (cache, cache_in(tmp_path, groups=groups)):
+        for n_asked, n_common in ((400, 400), (395, 395), (389, 389), (388, 128), (100, 100)):
+            match = reader.longest_prefix(ids[:n_asked])
+            assert match
+            assert match.n_common == n_common
+    match = cache.longest_prefix(ids[:130])
+    assert match
+    assert match.held == (True, True, True, True)
+    assert cache.load(match, empty(4))
+    # A longer one without those windows does not replace it, and is not replaced by it.
+    longer = [*ids, *chat(2, 200)]
+    full = pages_for(longer)
+    pages = [page for i, p in enumerate(full) for page in (p, p if i >= 7 else None)]
+    assert store(cache, longer, pages)
+    assert cache.n_chats == 2
+    match = cache.longest_prefix([*ids, 7])
+    assert match
+    assert match.n_common == 400
+
+
 def test_other_models_and_layouts_are_not_ours(tmp_path: Path) -> None:
     ids = chat(1)
     assert store(cache_in(tmp_path), ids)
@@ -105,7 +143,7 @@ def test_other_models_and_layouts_are_not_ours(tmp_path: Path) -> None:
 
 
 def test_the_least_recently_used_go_first_whoever_they_are(tmp_path: Path) -> None:
-    limit = 3 * file_bytes(100, PAGE_BYTES)
+    limit = 3 * file_bytes(100, empty(2))
     other = cache_in(tmp_path, limit, OTHER_KEY)
     assert store(other, chat(0))
     used_s_ago(stored(tmp_path)[0], 400)
@@ -129,12 +167,12 @@ def test_a_smaller_limit_is_kept_from_the_start(tmp_path: Path) -> None:
     for seed in range(4):
         store(cache, chat(seed))
     assert len(stored(tmp_path)) == 4
-    cache_in(tmp_path, 2 * file_bytes(100, PAGE_BYTES))
+    cache_in(tmp_path, 2 * file_bytes(100, empty(2)))
     assert len(stored(tmp_path)) == 2
 
 
 def test_a_chat_larger_than_the_limit_takes_nobodys_place(tmp_path: Path) -> None:
-    cache = cache_in(tmp_path, file_bytes(100, PAGE_BYTES))
+    cache = cache_in(tmp_path, file_bytes(100, empty(2)))
     assert store(cache, chat(1))
     assert not store(cache, chat(2, 500))
     assert cache.longest_prefix(chat(1))
@@ -215,6 +253,37 @@ def test_a_read_only_folder_is_read(tmp_path: Path) -> None:
         assert not store(cache, chat(2))
     finally:
         tmp_path.chmod(0o700)
+
+
+def test_a_folder_that_is_gone_is_made_anew(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path / "chats")
+    assert store(cache, chat(1))
+    shutil.rmtree(tmp_path / "chats")
+    os.utime(tmp_path)
+    assert cache.longest_prefix(chat(1)) is None
+    assert store(cache, chat(2))
+
+
+def test_what_is_given_up_does_not_appear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = threading.Event()
+    crc32 = zlib.crc32
+
+    def slow(*args: Any) -> int:
+        assert go_on.wait(10)
+        return crc32(*args)
+
+    cache = cache_in(tmp_path)
+    monkeypatch.setattr(zlib, "crc32", slow)
+    storing = cache.store(chat(1), pages_for(chat(1)))
+    assert storing
+    storing.cancel()
+    go_on.set()
+    assert storing.wait(10)
+    assert os.listdir(tmp_path) == []
+    assert cache.longest_prefix(chat(1)) is None
+    assert not caplog.text
 
 
 def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:

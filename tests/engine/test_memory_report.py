@@ -40,7 +40,7 @@ def _check(engine: Engine) -> MemoryReport:
     assert min(report.weights, report.libraries, report.process) > 0
     slack = max(report.rss // 20, 1 << 20)
     assert _mapped(engine._pool.memory.address) >= report.kv - slack
-    assert report.kv <= engine._pool.n_bytes
+    assert report.kv <= engine._pool.used_bytes
     return report
 
 
@@ -61,7 +61,7 @@ def test_it_adds_up_in_every_state(model: str, tmp_path: Path) -> None:
         token = prompt[0]
         run(engine, prompt, always(token, max_tokens=2, ignore_eos=True))
         held = _check(engine)
-        page_bytes = engine._pool.page_bytes
+        page_bytes = sum(engine._pool.page_bytes)
         assert held.workspace > 0
         assert held.kv == pytest.approx(15 * page_bytes, rel=0.1)
         assert sum(chat.n_bytes for chat in held.chats) == 15 * page_bytes

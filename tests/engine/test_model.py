@@ -153,12 +153,12 @@ def test_pages_are_taken_as_needed_and_given_back(tmp_path: Path) -> None:
         used = []
         for n in (64, 1, 64):
             chat.prefill(ids(n))
-            used.append(pool.n_pages - pool.n_free)
+            used.append(pool.used_bytes // pool.page_bytes[0])
         assert used == [1, 2, 3]
         chat.truncate_to(65)
-        assert pool.n_pages - pool.n_free == 2
+        assert pool.used_bytes == 2 * pool.page_bytes[0]
         chat.restart()
-        assert pool.n_free == pool.n_pages
+        assert pool.free_bytes == pool.n_bytes
 
 
 def test_a_cancelled_run_leaves_the_chat_as_it_was(tmp_path: Path) -> None:

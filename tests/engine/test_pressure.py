@@ -142,6 +142,24 @@ def test_idle_chats_leave_first_and_requests_are_refused_last(model_path: Path) 
         assert run(engine, PROMPT, always(A, max_tokens=200))[1].n_decoded == 200
 
 
+def test_where_memory_is_low_chats_go_to_the_disk_and_not_away(
+    model_path: Path, tmp_path: Path
+) -> None:
+    prompt = [A, *PROMPT * 12]
+    config = EngineConfig(model_path, n_ctx=256, disk_folder=tmp_path)
+    with Engine(config) as engine:
+        run(engine, prompt, always(A, max_tokens=1))
+
+        def is_gone() -> bool:
+            engine._worker.relieve(Level.LOW, 1 << 40)
+            return engine.memory().kv == 0
+
+        _until(engine, is_gone)
+        assert engine.memory().disk_cache > 0
+        engine._worker.relieve(Level.ENOUGH, 0)
+        assert run(engine, prompt, always(A, max_tokens=1))[1].n_cached == len(prompt) - 1
+
+
 def _until(engine: Engine, holds: object) -> None:
     limit = time.monotonic() + 5
     while not holds():  # type: ignore[operator]

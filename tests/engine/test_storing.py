@@ -18,8 +18,9 @@ from engine import (
     Finished,
     SamplingParams,
     Token,
-    chat_cache,
     chat_file,
+    chat_loader,
+    resident_chats,
     runner,
 )
 from engine.storing import Storing
@@ -78,12 +79,10 @@ def test_a_reply_goes_on_while_other_chats_leave_and_come_back(
         path, n_ctx=N_CTX, max_running=2, disk_folder=tmp_path / "chats", prefill_chunk=64
     )
     with Engine(config) as engine:
-        page_bytes = engine._pool.page_bytes
-    config = dataclasses.replace(
-        config,
-        cache_bytes=page_bytes * chat_cache.least_pages(N_CTX),  # 41 pages
-    )
-    monkeypatch.setattr(chat_cache, "_LOAD_BYTES", 2 * page_bytes)
+        page_bytes = sum(engine._pool.page_bytes)
+        least = resident_chats.least_bytes(engine._model, N_CTX)  # 41 pages
+    config = dataclasses.replace(config, cache_bytes=least)
+    monkeypatch.setattr(chat_loader, "_STEP_BYTES", 2 * page_bytes)
     monkeypatch.setattr(runner, "_LOAD_S", 2 * PAGE_S)
     monkeypatch.setattr(chat_file, "_write", slow(chat_file._write))
     monkeypatch.setattr(chat_file, "_fill", slow(chat_file._fill))
