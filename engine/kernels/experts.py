@@ -48,7 +48,7 @@ def gather(op, batch, thread, n_threads):
     x: q8 rows, or f32 rows where float_x; out: the same, by place.
     """
     o = fields(op)
-    if are_few(batch):
+    if are_few(op, batch):
         return
     n_bytes = input_planes(op, batch) * input_bytes(o)
     places = n_places(op, batch)
@@ -98,7 +98,7 @@ def expert_matmul(op, batch, thread, n_threads):
     (by_place) by place; out: f32[places, n_out rounded up to 16].
     """
     o = fields(op)
-    if are_few(batch):
+    if are_few(op, batch):
         _read_run(op, batch, thread, n_threads)
         return
     tile = o.scratch + thread * o.scratch_bytes

@@ -90,7 +90,7 @@ def matmul(op, batch, thread, n_threads):
     rows = n_rows(op, batch)
     out_stride = out_bytes(o.n_out)
     scratch = o.scratch + thread * o.scratch_bytes
-    if are_few(batch):
+    if are_few(op, batch):
         turn = o.n_out // (_TURNS * n_threads) // L * L
         # A run that several fours of input rows pass over must stay in the cache meanwhile.
         turn = min(max(turn, L), _MOST_ROWS if rows <= 4 else L)

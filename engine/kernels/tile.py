@@ -33,6 +33,7 @@ from engine.kernels.simd import (
     outer_dots,
     outer_fma,
     outer_scale,
+    stack,
     store_tile,
     u8x4L,
     widen_part,
@@ -51,6 +52,7 @@ K_CHUNK = 2048  # columns of a tile at most
 # once, twice, eight times.
 STAGE, STAGE_2, STAGE_8 = N * 32, N * 64, N * 256
 
+_SUMS_BYTES = T * N * 4
 _WEIGHTS, _SCALES = Tile(u8x4L, J, J), Tile(f32xL, J, J)
 _SUMS = Tile(f32xL, T * J, J)
 _COUNTS = Tile(i32xL, T * J, J)
@@ -100,6 +102,7 @@ def _counts(w, x, x_stride, group, n_sums):
 @inline
 def _dot_q8(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate, group, n_sums):
     scale, offset = scale_at(tile, kn), offset_at(tile, kn, group)
+    waiting = stack(_SUMS_BYTES)  # the sums, while registers are full of a group's products
     for t in range(0, n_x, T):
         row = x + t * x_stride
         q = row + k0
@@ -107,13 +110,17 @@ def _dot_q8(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate, g
         s = q8_s(row, n_in) + k0 // 32 * 4 if group == 32 else q8_h(row, n_in) + k0 // 16 * 4
         sums = zeros(_SUMS)
         for g in range(kn // group):
+            offset_g = load_tile(_SCALES, offset + g * 4 * N, 0)
+            sums = outer_fma(sums, offset_g, s + 4 * g, x_stride)
+        store_tile(waiting, 4 * N, sums)
+        for g in range(kn // group):
             counts = _counts(tile + g * group * N, q + g * group, x_stride, group, n_sums)
+            scale_g = load_tile(_SCALES, scale + g * 4 * N, 0)
             d_g = d + g * group // 32 * 4
-            sums = outer_scale(
-                sums, counts, load_tile(_SCALES, scale + g * 4 * N, 0), d_g, x_stride
-            )
-            sums = outer_fma(sums, load_tile(_SCALES, offset + g * 4 * N, 0), s + 4 * g, x_stride)
-        _finish(sums, out + t * out_stride, out_stride, accumulate)
+            sums = load_tile(_SUMS, waiting, 4 * N)
+            sums = outer_scale(sums, counts, scale_g, d_g, x_stride)
+            store_tile(waiting, 4 * N, sums)
+        _finish(load_tile(_SUMS, waiting, 4 * N), out + t * out_stride, out_stride, accumulate)
 
 
 @part(10)

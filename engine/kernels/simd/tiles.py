@@ -125,17 +125,19 @@ def outer_dots(typingctx, acc, w, x, stride, n):
 
 @intrinsic
 def outer_dot_signed(typingctx, acc, w, address, stride):
-    """Like outer_dot for i8 weights; acc: i32 tile."""
+    """acc[r, j] += dot of w[j] with four i8 at (address + r * stride), the same in every lane.
+
+    acc: i32 tile; w: tile of i8.
+    """
 
     def codegen(_context, builder, _sig, args):
-        old, columns = ll.vectors(builder, acc, args[0]), ll.vectors(builder, w, args[1])
-        i32s = ir.VectorType(I32, L)
-        new = []
-        for r, at in enumerate(ll.rows(builder, args[2], args[3], acc.n // len(columns))):
-            x = builder.bitcast(ll.splat(builder, ll.load(builder, at, I32), i32s), columns[0].type)
+        sums, columns = ll.vectors(builder, acc, args[0]), ll.vectors(builder, w, args[1])
+        for r, row in enumerate(ll.rows(builder, args[2], args[3], acc.n // len(columns))):
+            x = ll.splat_bytes(builder, row, w.vec.ir)
             for j, column in enumerate(columns):
-                new.append(ll.dot_i8_i8(builder, old[r * len(columns) + j], column, x))
-        return ll.tile(builder, acc, new)
+                s = r * len(columns) + j
+                sums[s] = ll.dot_i8_i8(builder, sums[s], column, x)
+        return ll.tile(builder, acc, ll.held(builder, sums))
 
     return acc(acc, w, types.int64, types.int64), codegen
 
