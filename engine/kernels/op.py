@@ -162,9 +162,13 @@ def n_rows(op, batch):
 
 
 @inline
-def are_few(batch):
-    """Whether the rows are so few that weights are read as in decoding."""
-    return fields(batch).planes == 0
+def are_few(op, batch):
+    """Whether the rows are so few that weights are read as in decoding.
+
+    A prompt's rows are many, but those that want logits are few.
+    """
+    b = fields(batch)
+    return b.planes == 0 or (fields(op).rows_out != 0 and b.n_rows_out <= FEW)
 
 
 @inline

@@ -87,6 +87,27 @@ def each(builder, kind, function, *values):
     return tile(builder, kind, [function(builder, *column) for column in columns])
 
 
+def splat_bytes(builder, address, vec_ir):
+    """The four bytes at address, again and again."""
+    words = ir.VectorType(I32, vec_ir.count // 4)
+    return builder.bitcast(splat(builder, load(builder, address, I32), words), vec_ir)
+
+
+def held(builder, values):
+    """The vectors as they are, but all in registers at this point of the program.
+
+    LLVM would otherwise bring a long run of products in an order of its own, one sum after the
+    other, for which it has to keep far more in registers than there are.
+    """
+    if PROFILE.machine != "x86_64":
+        return values
+    kinds = [v.type for v in values]
+    places = ["=v"] * len(kinds) + [str(i) for i in range(len(kinds))]
+    signature = ir.FunctionType(ir.LiteralStructType(kinds), kinds)
+    same = builder.call(ir.InlineAsm(signature, "", ",".join(places)), values)
+    return [builder.extract_value(same, i) for i in range(len(kinds))]
+
+
 def dot_u8_i8(builder, acc, w, x):
     """acc[i] += sum over j < 4 of w[4i + j] * x[4i + j].
 
