@@ -177,6 +177,7 @@ def _model_info(info: ModelInfo) -> dict[str, Any]:
     """The file's metadata by its own names, as far as clients read them."""
     return {
         "general.architecture": info.architecture,
+        "general.basename": info.name,  # which some clients show as the model's name
         "general.parameter_count": info.n_params,
         f"{info.architecture}.context_length": info.n_ctx_train,
         f"{info.architecture}.embedding_length": info.n_embd,
