@@ -134,7 +134,7 @@ def _text(block: Object, path: str) -> str:
         return _string(block, "text", path)
     source = block.get("source")
     kind = source.get("type") if isinstance(source, dict) else None
-    if kind not in ("text", "content"):
+    if not isinstance(source, dict) or kind not in ("text", "content"):
         where = f"{path}.source.type"
         raise InvalidRequest(f"{where} {kind!r:.40} is not supported: text only", where)
     head = [_string(block, key, path) for key in ("title", "context") if block.get(key)]

@@ -255,7 +255,7 @@ def test_models(client: ollama.Client) -> None:
     assert (loaded.model, loaded.size_vram, loaded.context_length) == ("fake-1b", 0, 512)
     for name in ("fake-1b", "fake-1b:latest"):
         shown = client.show(name)
-        assert shown.modelinfo and shown.modelinfo["llama.context_length"] == 2048
+        assert shown.modelinfo and shown.modelinfo["llama.context_length"] == 512
         assert shown.modelinfo["general.basename"] == "fake-1b"
         assert shown.capabilities == ["completion", "tools", "thinking", "insert"]
         assert shown.template == "{{ messages }}"
