@@ -20,6 +20,7 @@ from server.middleware import RequestMiddleware, RequestRecord, error_response
 from server.ollama import chat as ollama_chat
 from server.ollama import embed as ollama_embed
 from server.ollama import generate as ollama_generate
+from server.ollama import library as ollama_library
 from server.ollama import models as ollama_models
 from server.openai import chat, input_tokens, text
 from server.openapi import TELLING_ERRORS, describe_bodies
@@ -30,7 +31,7 @@ ROUTES = (
     *(home, docs, models, estimate, slots),
     *(chat, input_tokens, text, routes, embeddings),
     messages,
-    *(ollama_chat, ollama_generate, ollama_embed, ollama_models),
+    *(ollama_chat, ollama_generate, ollama_embed, ollama_models, ollama_library),
     llama_cpp,
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -61,7 +62,12 @@ async def metrics(request: Request) -> Response:
 @router.get("/v1/models", response_model=ModelList)
 async def models(request: Request) -> Response:
     """The one model that is served, as a list."""
-    return _json(ModelList(object="list", data=[_served(request)]))
+    served = _served(request)
+    return _json(
+        ModelList(
+            object="list", data=[served], first_id=served.id, last_id=served.id, has_more=False
+        )
+    )
 
 
 @router.head("/v1/models/{model_id:path}", include_in_schema=False)
@@ -91,6 +97,12 @@ def _served(request: Request) -> Model:
         object="model",
         created=loader.loaded_at,
         owned_by="rushlight",
+        type="model",
+        display_name=info.name,
+        created_at=datetime.fromtimestamp(loader.loaded_at, UTC).isoformat(),
+        lifecycle="active",
+        max_input_tokens=info.n_ctx,
+        max_tokens=info.n_ctx,
         meta=ModelMeta(
             architecture=info.architecture,
             n_vocab=info.n_vocab,

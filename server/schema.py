@@ -22,16 +22,27 @@ class ModelMeta(WireObject):
 
 
 class Model(WireObject):
+    """By OpenAI's names and by Anthropic's, whose clients ask on the same path."""
+
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    type: Literal["model"]
+    display_name: str
+    created_at: str
+    lifecycle: Literal["active"]
+    max_input_tokens: int
+    max_tokens: int
     meta: ModelMeta
 
 
 class ModelList(WireObject):
     object: Literal["list"]
     data: list[Model]
+    first_id: str
+    last_id: str
+    has_more: Literal[False]
 
 
 class Health(WireObject):

@@ -1,8 +1,8 @@
 """Anthropic's messages, whose content is blocks, as the chat that templates know: OpenAI's.
 
-Calls and thinking are blocks of the assistant's turn there, results blocks of the user's.
-Neighbours of one role are one turn, as Anthropic says. Earlier thinking goes back to the template,
-which decides what of it stays; what is redacted cannot be read and is left out.
+Calls and thinking are blocks of the assistant's turn there, results and documents blocks of the
+user's. Neighbours of one role are one turn, as Anthropic says. Earlier thinking goes back to the
+template, which decides what of it stays; what is redacted cannot be read and is left out.
 """
 
 from __future__ import annotations
@@ -29,20 +29,22 @@ Content = Annotated[str | list[Object], BeforeValidator(_text_or_blocks)]
 # The kinds of blocks, and what is read of each. `cache_control` and `citations` change no reply.
 _KEYS = {
     "text": ("text",),
+    "document": ("source", "title", "context"),
     "thinking": ("thinking", "signature"),
     "redacted_thinking": ("data",),
     "tool_use": ("id", "name", "input", "caller"),
     "tool_result": ("tool_use_id", "content", "is_error"),
 }
 _OF_ROLE = {
-    "user": frozenset({"text", "tool_result"}),
+    "system": frozenset({"text"}),
+    "user": frozenset({"text", "document", "tool_result"}),
     "assistant": frozenset({"text", "thinking", "redacted_thinking", "tool_use"}),
 }
 _WITHOUT_EFFECT = ("type", "cache_control", "citations")
 
 
 class AnthropicMessage(RequestObject):
-    role: Literal["user", "assistant"]
+    role: Literal["user", "assistant", "system"]
     content: Content
 
     def unknown_keys_inside(self) -> Iterator[str]:
@@ -60,7 +62,7 @@ def chat_messages(messages: Sequence[AnthropicMessage], system: Content | None) 
     for index, message in enumerate(messages):
         turn += _blocks(message, f"messages[{index}]")
         if index + 1 == len(messages) or messages[index + 1].role != message.role:
-            chat += _assistant(turn) if message.role == "assistant" else _user(turn)
+            chat += _TURN[message.role](turn)
             turn = []
     return chat
 
@@ -86,8 +88,10 @@ def _blocks(message: AnthropicMessage, where: str) -> Iterator[Object]:
 def _checked(kind: str, block: Object, path: str) -> Object:
     """The parts of a block that are read, of the right types. Raises: InvalidRequest."""
     match kind:
-        case "text" | "thinking":
-            return {kind: _string(block, kind, path)}
+        case "thinking":
+            return {"thinking": _string(block, "thinking", path)}
+        case "text" | "document":
+            return {"type": "text", "text": _text(block, path)}
         case "tool_use":
             arguments = block.get("input")
             if not isinstance(arguments, dict):
@@ -118,10 +122,24 @@ def _joined(content: Any, where: str) -> str:
     for index, block in enumerate(content):
         path = f"{where}[{index}]"
         kind = block.get("type") if isinstance(block, dict) else None
-        if kind != "text":
+        if kind not in ("text", "document"):
             raise InvalidRequest(f"{path}.type {kind!r:.40} is not text", f"{path}.type")
-        texts.append(_string(block, "text", path))
+        texts.append(_text(block, path))
     return "\n".join(texts)
+
+
+def _text(block: Object, path: str) -> str:
+    """What a text says, or a document, below its title."""
+    if block["type"] == "text":
+        return _string(block, "text", path)
+    source = block.get("source")
+    kind = source.get("type") if isinstance(source, dict) else None
+    if not isinstance(source, dict) or kind not in ("text", "content"):
+        where = f"{path}.source.type"
+        raise InvalidRequest(f"{where} {kind!r:.40} is not supported: text only", where)
+    head = [_string(block, key, path) for key in ("title", "context") if block.get(key)]
+    key = "data" if kind == "text" else "content"
+    return "\n".join([*head, _joined(source.get(key), f"{path}.source.{key}")])
 
 
 def _assistant(blocks: Iterable[Object]) -> Iterator[Object]:
@@ -161,3 +179,10 @@ def _user(blocks: Iterable[Object]) -> Iterator[Object]:
         }
     if texts:
         yield {"role": "user", "content": "\n".join(texts)}
+
+
+def _system(blocks: Iterable[Object]) -> Iterator[Object]:
+    yield {"role": "system", "content": "\n".join(block["text"] for block in blocks)}
+
+
+_TURN = {"assistant": _assistant, "user": _user, "system": _system}

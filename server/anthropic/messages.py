@@ -58,7 +58,16 @@ class MessagesRequest(SamplingFields, RequestBody):
         "speed": ("standard",),
     }
     without_effect: ClassVar[frozenset[str]] = frozenset(
-        {"betas", "cache_control", "inference_geo", "metadata", "service_tier"}
+        {
+            "betas",
+            "cache_control",
+            "diagnostics",
+            "inference_geo",
+            "metadata",
+            "service_tier",
+            "user_profile_id",
+            "workspace_id",
+        }
     )
 
     model: str | None = None  # any name is accepted; replies carry the name of what is served

@@ -136,7 +136,7 @@ async def show(request: Request) -> Response:
     shown = ShownModel(
         modified_at=_time(loader.loaded_at),
         modelfile=f"FROM {info.path.name}\n",
-        parameters="",
+        parameters=f"num_ctx {info.n_ctx}",
         template=engine.chat_template.source,
         details=_details(info),
         model_info=_model_info(info),
@@ -174,11 +174,14 @@ def _details(info: ModelInfo) -> Details:
 
 
 def _model_info(info: ModelInfo) -> dict[str, Any]:
-    """The file's metadata by its own names, as far as clients read them."""
+    """The file's metadata by its own names, as far as clients read them; but the context is the one
+    in force: they fill what they are told.
+    """
     return {
         "general.architecture": info.architecture,
+        "general.basename": info.name,  # which some clients show as the model's name
         "general.parameter_count": info.n_params,
-        f"{info.architecture}.context_length": info.n_ctx_train,
+        f"{info.architecture}.context_length": info.n_ctx,
         f"{info.architecture}.embedding_length": info.n_embd,
         f"{info.architecture}.block_count": info.n_layer,
     }

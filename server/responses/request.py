@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, PrivateAttr
+from pydantic import AliasChoices, BeforeValidator, Field, PrivateAttr, model_validator
 
 from engine import InvalidRequest, SamplingParams
 from server.ask import Ask, ChatPrompt, Constraint, ContextPolicy
@@ -35,6 +35,15 @@ class FunctionTool(FunctionDefinition):
     """Only the client's own functions: the provider's tools are not here."""
 
     type: Literal["function"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_a_function(cls, value: Any) -> Any:
+        """Said before anything is missed that other kinds do not have."""
+        kind = value.get("type") if isinstance(value, dict) else None
+        if isinstance(kind, str) and kind != "function":
+            raise ValueError(f"the type {kind!r:.40} is not supported; only 'function' is")
+        return value
 
     def as_chat_tool(self) -> Tool:
         """As the chat API spells it."""

@@ -217,7 +217,27 @@ def test_counting(client: anthropic.Anthropic, fake: FakeEngine) -> None:
     [
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
-        ({"messages": [{"role": "system", "content": "x"}]}, "role"),
+        ({"messages": [{"role": "developer", "content": "x"}]}, "role"),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {
+                                "type": "document",
+                                "source": {
+                                    "type": "base64",
+                                    "media_type": "application/pdf",
+                                    "data": "AA",
+                                },
+                            }
+                        ],
+                    }
+                ]
+            },
+            "source.type",
+        ),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "image"),
         ({"messages": [{"role": "user", "content": [{"type": ["x"]}]}]}, "content[0].type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "content[0].text"),
@@ -257,6 +277,33 @@ def test_what_changes_no_reply_is_accepted(http: httpx.Client) -> None:
     reply = http.post("/v1/messages?beta=true", json=body)
     assert reply.status_code == 200
     assert reply.headers["x-rushlight-ignored"] == "xyz"
+
+
+def test_system_text_on_the_way(client: anthropic.Anthropic, fake: FakeEngine) -> None:
+    rule = {"type": "text", "text": "Be brief."}
+    create(client, messages=[*HELLO, {"role": "system", "content": [rule, rule]}, *HELLO])
+    said = [(message["role"], message["content"]) for message in fake.chats[-1]["messages"]]
+    question = HELLO[0]["content"]
+    assert said == [("user", question), ("system", "Be brief.\nBe brief."), ("user", question)]
+
+
+def test_documents_are_text(client: anthropic.Anthropic, fake: FakeEngine) -> None:
+    plain = {"type": "text", "media_type": "text/plain", "data": "It rains."}
+    parts = {"type": "content", "content": [{"type": "text", "text": "It snows."}]}
+    asked = [
+        {"type": "document", "source": plain, "title": "Today", "context": "Paris"},
+        {"type": "document", "source": parts, "citations": {"enabled": False}},
+        {"type": "text", "text": "Why?"},
+    ]
+    create(client, messages=[{"role": "user", "content": asked}])
+    assert fake.chats[-1]["messages"][0]["content"] == "Today\nParis\nIt rains.\nIt snows.\nWhy?"
+
+
+def test_models(client: anthropic.Anthropic) -> None:
+    [model] = client.models.list()
+    assert model == client.models.retrieve(model.id)
+    assert (model.id, model.display_name, model.type) == ("fake-1b", "fake-1b", "model")
+    assert model.created_at.tzinfo and model.max_input_tokens == 512
 
 
 def test_errors(client: anthropic.Anthropic, fake: FakeEngine, http: httpx.Client) -> None:

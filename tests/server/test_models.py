@@ -39,7 +39,8 @@ def test_loading_then_ready(serve: Any, caplog: pytest.LogCaptureFixture) -> Non
             "done": 3,
             "total": 40,
         }
-        assert caplog.records == [], "who waits asks often, and the log is for what happened"
+        logged = [record.getMessage() for record in caplog.records]
+        assert not any("/health" in line for line in logged), "who waits asks often"
         for reply in (
             client.post(CHAT, json=HELLO),
             client.post(CHAT, json={**HELLO, "stream": True}),
@@ -129,6 +130,7 @@ def test_openapi_tells_the_truth(http: httpx.Client) -> None:
         "/api/chat",
         "/api/generate",
         "/api/ps",
+        "/api/pull",
         "/api/show",
         "/api/tags",
         "/api/version",

@@ -255,7 +255,8 @@ def test_models(client: ollama.Client) -> None:
     assert (loaded.model, loaded.size_vram, loaded.context_length) == ("fake-1b", 0, 512)
     for name in ("fake-1b", "fake-1b:latest"):
         shown = client.show(name)
-        assert shown.modelinfo and shown.modelinfo["llama.context_length"] == 2048
+        assert shown.modelinfo and shown.modelinfo["llama.context_length"] == 512
+        assert shown.modelinfo["general.basename"] == "fake-1b"
         assert shown.capabilities == ["completion", "tools", "thinking", "insert"]
         assert shown.template == "{{ messages }}"
     with pytest.raises(ollama.ResponseError) as missing:
@@ -266,3 +267,20 @@ def test_models(client: ollama.Client) -> None:
 def test_version(http: httpx.Client) -> None:
     major, minor, _ = http.get("/api/version").json()["version"].split(".")
     assert (int(major), int(minor)) >= (0, 6)  # what the pickiest clients ask for
+
+
+def test_the_library_stays_as_it_is(client: ollama.Client, http: httpx.Client) -> None:
+    assert client.pull("fake-1b:latest").status == "success"
+    assert [step.status for step in client.pull("fake-1b", stream=True)] == ["success"]
+    for change in (
+        lambda: client.pull("llama3"),
+        lambda: client.push("fake-1b"),
+        lambda: client.copy("fake-1b", "other"),
+        lambda: client.create("other", from_="fake-1b"),
+        lambda: client.delete("fake-1b"),
+    ):
+        with pytest.raises(ollama.ResponseError, match="served here") as refused:
+            change()
+        assert refused.value.status_code == 404
+    assert list(http.post("/api/blobs/sha256:0").json()) == ["error"]
+    assert http.post("/api/pull", json={}).status_code == 400

@@ -274,7 +274,7 @@ def test_logprobs(client: openai.OpenAI, run: Any) -> None:
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call", "call_id": "a", "name": "b"}]}, "input[0].arguments"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].name"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "banana"}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
