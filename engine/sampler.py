@@ -92,13 +92,14 @@ class Sampler:
         self._dry.accept(token_id)
 
     def accept_only(self, token_id: int) -> None:
-        """Count a token that was the only possible one: as `sample` and `accept`, without logits."""
-        if not self._greedy:
-            if self._mirostat:
-                self._mirostat.note(0.0)  # no surprise
-            else:
-                self._tries_xtc()
-            self._random.random()  # so that later tokens fall as if this one had been drawn
+        """Count a token that was the only possible one, as `sample` and `accept` would."""
+        # What is drawn changes nothing here; later tokens are to fall as if it had been drawn for.
+        if self._mirostat and not self._greedy:
+            self._mirostat.note(0.0)  # no surprise
+            self._random.random()
+        elif not self._greedy:
+            self._tries_xtc()
+            self._random.random()
         self.accept(token_id)
 
     def _cut(self, candidates: Candidates) -> None:

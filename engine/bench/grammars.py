@@ -65,7 +65,8 @@ def _reply(
     grammar: Grammar, likely: Any, tokenizer: Tokenizer, rng: np.random.Generator
 ) -> tuple[list[tuple[float, ...]], int]:
     """Seconds of each token that was chosen; how many others there were."""
-    state, times, n_forced = grammar.start(), [], 0
+    times: list[tuple[float, ...]] = []
+    state, n_forced = grammar.start(), 0
     while len(times) < _LONGEST and not state.is_over:
         begin = time.thread_time()
         forced = state.forced()
