@@ -19,7 +19,6 @@ from engine.kernels.simd import (
     FOUR,
     ONE,
     WIDE,
-    L,
     add,
     add_numbers,
     f32x1,
@@ -38,7 +37,7 @@ from engine.kernels.simd import (
     write_sums,
     zero_sums,
 )
-from engine.kernels.tile import STAGE, offset_at, scale_at, tile_dot_5bit
+from engine.kernels.tile import STAGE, N, offset_at, scale_at, tile_dot_5bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.layouts import five_bits
 
@@ -99,12 +98,12 @@ def unpack_q5_1(w, row_bytes, n_rows, k0, kn, tile):
     scale, offset = scale_at(tile, kn), offset_at(tile, kn, 32)
     rows = stack(STAGE)
     for b in range(kn // 32):
-        for r in range(L):
+        for r in range(N):
             block = w + min(r, n_rows - 1) * row_bytes + (k0 // 32 + b) * BYTES
             store(rows + 32 * r, five_bits(block + 8, block + 4))
-            write_f32(scale + (b * L + r) * 4, read_f16(block))
-            write_f32(offset + (b * L + r) * 4, read_f16(block + 2))
-        interleave(rows, tile + 32 * L * b)
+            write_f32(scale + (b * N + r) * 4, read_f16(block))
+            write_f32(offset + (b * N + r) * 4, read_f16(block + 2))
+        interleave(rows, tile + 32 * N * b, N)
 
 
 QUANT = QuantType(

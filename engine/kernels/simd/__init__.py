@@ -56,6 +56,7 @@ from engine.kernels.simd.lanes import (
     shuffle,
     upper,
 )
+from engine.kernels.simd.lowering import ANY_U8
 from engine.kernels.simd.memory import (
     load,
     load_bf16,
@@ -90,8 +91,8 @@ from engine.kernels.simd.tiles import (
     load_tile,
     load_tile_f16,
     load_tile_i8,
-    outer_dot,
     outer_dot_signed,
+    outer_dots,
     outer_fma,
     outer_scale,
     scale_rows,
@@ -130,6 +131,7 @@ from engine.kernels.simd.vectors import (
 )
 
 __all__ = [
+    "ANY_U8",
     "FOUR",
     "ONE",
     "WIDE",
@@ -189,8 +191,8 @@ __all__ = [
     "mul",
     "nearest",
     "negate_where",
-    "outer_dot",
     "outer_dot_signed",
+    "outer_dots",
     "outer_fma",
     "outer_scale",
     "plus",

@@ -53,7 +53,7 @@ _SECOND = [lane + 2 for lane in _FIRST]
 def fine_dot(typingctx, sums, w0, w1, x, d, stride, scale):
     """sums[r] += scale * (128 weights times the 128 fine8 values at x, with the scales at d).
 
-    sums: f32x16 tile; w0, w1: u8x64 of at most 128, or i8x64; scale: f32x16, in the order of d.
+    sums: f32x16 tile; w0, w1: u8x64 of at most 127, or i8x64; scale: f32x16, in the order of d.
     """
     vec = sums.vec
     add_products = ll.dot_i8_i8 if w0.elem == "i8" else ll.dot_u8_i8
