@@ -136,6 +136,19 @@ class Chat:
             self._pool.free(self.pages.pop())
         self.marks = [mark for mark in self.marks if mark <= n]
 
+    def n_alike(self, n: int) -> int:
+        """How many of the next n tokens look back on the same pages.
+
+        Attention adds up what a row finds in its pages part by part, and rows of one chat share the
+        parts: only such rows, read in one run, come out as if they were read one by one.
+        """
+        first, window = len(self.ids), self._model.config.window
+
+        def pages(pos: int) -> tuple[int, int]:
+            return pos // PAGE, max(pos + 1 - window, 0) // PAGE if window else 0
+
+        return next((i for i in range(1, n) if pages(first + i) != pages(first)), n)
+
     def restart(self) -> None:
         """Forget everything."""
         self.truncate_to(0)
@@ -212,8 +225,22 @@ def next_of(chats: Sequence[Chat], tokens: Sequence[int]) -> Logits:
 
     Raises what Chat.prefill raises.
     """
-    parts = [chat._part([token], [0]) for chat, token in zip(chats, tokens, strict=True)]
+    return next_of_runs(chats, [[token] for token in tokens], [True] * len(chats))
+
+
+def next_of_runs(
+    chats: Sequence[Chat], runs: Sequence[Sequence[int]], wanted: Sequence[bool]
+) -> Logits:
+    """Read some tokens of each chat in one run, as decoding reads; returns the logits f32[n,
+    n_vocab] of what follows the last token of those chats where they are wanted.
+
+    Raises what Chat.prefill raises.
+    """
+    parts = [
+        chat._part(tokens, [len(tokens) - 1] if is_wanted else [])
+        for chat, tokens, is_wanted in zip(chats, runs, wanted, strict=True)
+    ]
     logits = chats[0]._model.forward(parts, precise=True)
-    for chat, token in zip(chats, tokens, strict=True):
-        chat.ids.append(token)
+    for chat, tokens in zip(chats, runs, strict=True):
+        chat.ids += tokens
     return logits

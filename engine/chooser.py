@@ -5,8 +5,8 @@ Does not know text: what a token looks like and whether a stop string ends the r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -66,12 +66,25 @@ class Chooser:
         allowed = self._grammar.allowed() if self._grammar else None
         token_id = self._sampler.sample(logits, allowed)
         self._sampler.accept(token_id)
+        choice = self._take(token_id)
+        if log_probs is None:
+            return choice
+        top = log_probs.top(self._n_probs or 0)
+        return replace(choice, logprob=log_probs[token_id], top=top)
+
+    def forced(self) -> Iterator[Choice]:
+        """The next tokens as far as the grammar leaves no choice: those that `choose` would choose,
+        whatever the logits. None where log-probabilities are wanted, as these need the logits.
+        """
+        if self._grammar and self._n_probs is None:
+            for token_id in self._grammar.forced():
+                self._sampler.accept_only(token_id)
+                yield self._take(token_id)
+
+    def _take(self, token_id: int) -> Choice:
         is_end = token_id in self._end_ids
         is_last = False
         if self._grammar and not is_end:
             self._grammar.accept(token_id)
             is_last = self._grammar.is_over
-        if log_probs is None:
-            return Choice(token_id, is_end=is_end, is_last=is_last)
-        top = log_probs.top(self._n_probs or 0)
-        return Choice(token_id, log_probs[token_id], top, is_end, is_last)
+        return Choice(token_id, is_end=is_end, is_last=is_last)

@@ -7,12 +7,16 @@ its caller.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Ids
+from functools import partial
+from itertools import compress
 
-from engine.chat import Chat, next_of
+from engine.chat import Chat, next_of_runs
 from engine.chat_cache import ChatCache
 from engine.errors import EngineError
-from engine.generation import Difference
+from engine.generation import Difference, Phase
+from engine.kernels.op import FEW
 from engine.model import Cancelled, Model
 from engine.resident_chats import NoRoom, RoomComing
 from engine.scheduler import Step
@@ -91,7 +95,7 @@ class Runner:
         is_scored = sequence.is_scored
         if not is_scored:
             most = min(most, max(_SCORE_BYTES // (4 * self._tokenizer.n_vocab), 1))
-        n = min(sequence.n_left - 1, most)
+        n = min(sequence.n_to_prefill, most)
         first = len(chat.ids)
         self._cache.make_room([chat], n, len(sequence.ids))
         if not sequence.precise_until:
@@ -125,18 +129,45 @@ class Runner:
         return is_loading or n_loaded > 0
 
     def _decode(self, sequences: tuple[Sequence, ...]) -> None:
-        """The next token of each."""
+        """The next token of each, and those before it that a grammar has forced."""
+        for sequence in sequences:
+            if sequence.n_left == 1:
+                _choose(sequence, sequence.choose_forced)
+        sequences = tuple(s for s in sequences if s.phase is not Phase.DONE)
+        if not sequences:
+            return
         chats = [_chat(sequence) for sequence in sequences]
-        self._cache.make_room(chats, 1, max(len(sequence.ids) for sequence in sequences))
+        runs = _runs(sequences, chats)
+        self._cache.make_room(chats, max(map(len, runs)), max(len(s.ids) for s in sequences))
+        is_next = [len(run) == s.n_left for s, run in zip(sequences, runs, strict=True)]
         start = time.perf_counter()
-        logits = next_of(chats, [sequence.ids[-1] for sequence in sequences])
-        self._speed.note_decode(time.perf_counter() - start)
-        for i, sequence in enumerate(sequences):
+        logits = iter(next_of_runs(chats, runs, is_next))
+        n_tokens = sum(map(len, runs)) / len(runs)
+        self._speed.note_decode(n_tokens, time.perf_counter() - start)
+        for sequence in compress(sequences, is_next):
             sequence.n_prefilled = len(sequence.prompt_ids)
-            try:
-                sequence.choose(logits[i, : self._tokenizer.n_vocab])
-            except EngineError as error:  # this request's own: no token may be chosen
-                sequence.fail(error)
+            row = next(logits)[: self._tokenizer.n_vocab]
+            _choose(sequence, partial(sequence.choose, row))
+
+
+def _runs(sequences: tuple[Sequence, ...], chats: Ids[Chat]) -> list[list[int]]:
+    """What a step reads of each: one token at least; more as long as all are few, so that a run
+    costs little more than one token and no chat can tell that it was one.
+    """
+    spare = max(FEW - len(sequences), 0)
+    runs = []
+    for sequence, chat in zip(sequences, chats, strict=True):
+        n = chat.n_alike(min(sequence.n_left, 1 + spare))
+        spare -= n - 1
+        runs.append(sequence.ids[len(chat.ids) :][:n])
+    return runs
+
+
+def _choose(sequence: Sequence, choose: Callable[[], None]) -> None:
+    try:
+        choose()
+    except EngineError as error:  # this request's own: no token may be chosen
+        sequence.fail(error)
 
 
 def _chat(sequence: Sequence) -> Chat:

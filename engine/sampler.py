@@ -91,6 +91,17 @@ class Sampler:
         self._repetition.accept(token_id)
         self._dry.accept(token_id)
 
+    def accept_only(self, token_id: int) -> None:
+        """Count a token that was the only possible one, as `sample` and `accept` would."""
+        # What is drawn changes nothing here; later tokens are to fall as if it had been drawn for.
+        if self._mirostat and not self._greedy:
+            self._mirostat.note(0.0)  # no surprise
+            self._random.random()
+        elif not self._greedy:
+            self._tries_xtc()
+            self._random.random()
+        self.accept(token_id)
+
     def _cut(self, candidates: Candidates) -> None:
         params = self._params
         if params.top_n_sigma > 0:
@@ -103,12 +114,16 @@ class Sampler:
             top_p(candidates, params.top_p, params.min_keep)
         if params.min_p > 0:
             min_p(candidates, params.min_p, params.min_keep)
-        if (
+        if self._tries_xtc():
+            xtc(candidates, params.xtc_threshold, params.min_keep)
+
+    def _tries_xtc(self) -> bool:
+        params = self._params
+        return (
             params.xtc_threshold <= 0.5
             and params.xtc_probability > 0
             and self._random.random() < params.xtc_probability
-        ):
-            xtc(candidates, params.xtc_threshold, params.min_keep)
+        )
 
     def _temperature(self, candidates: Candidates) -> float:
         """The temperature; with `dynatemp_range` the higher, the nearer to equal all tokens are."""

@@ -90,8 +90,8 @@ class Scheduler:
 
     def next_step(self) -> Step | None:
         """Chunks of prompts and tokens of replies take turns; None: nothing runs."""
-        readers = [s for s in self.running if s.n_left > 1]
-        writers = tuple(s for s in self.running if s.n_left == 1)
+        readers = [s for s in self.running if s.n_to_prefill]
+        writers = tuple(s for s in self.running if not s.n_to_prefill)
         if readers and not (writers and self._read_last):
             self._read_last = True
             return Step((min(readers, key=self._policy.key),), True, bool(writers))

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.chat import Chat
-from engine.chooser import Chooser
+from engine.chooser import Choice, Chooser
 from engine.errors import EngineError, Replaced, TimedOut
 from engine.generation import (
     Event,
@@ -47,8 +47,8 @@ class Interruption(enum.Enum):
 class Sequence:
     """One request on its way. Written by the engine thread only, but for `interrupt`.
 
-    ids:  the prompt and the reply as far as it is chosen; the last one is read by itself, as its
-          logits are wanted.
+    ids:  the prompt and the reply as far as it is chosen. What follows the last one is chosen when
+          that is read; only where a grammar leaves no choice are several chosen before.
     chat: what the model has read of it; None while it waits.
     """
 
@@ -72,6 +72,8 @@ class Sequence:
         self._told: list[Event] = []  # for a client that joins later
         params = generation.params
         room = n_ctx - len(self.prompt_ids)
+        # From this place on tokens are read as decoding reads; those before it in chunks.
+        self._decoded_from = len(self.prompt_ids) - 1
         self.n_max = room if params.max_tokens is None else min(params.max_tokens, room)
         self._chooser = Chooser(params, self.prompt_ids, tokenizer, generation.options.grammar)
         self._decoder = StreamDecoder(
@@ -92,6 +94,11 @@ class Sequence:
     def n_left(self) -> int:
         """Tokens that are not read yet."""
         return len(self.ids) - (len(self.chat.ids) if self.chat else 0)
+
+    @property
+    def n_to_prefill(self) -> int:
+        """Tokens that are to be read in chunks before the reply goes on."""
+        return max(self._decoded_from - (len(self.chat.ids) if self.chat else 0), 0)
 
     @property
     def is_scored(self) -> bool:
@@ -122,6 +129,7 @@ class Sequence:
         """Begin, or go on after a pause."""
         self.chat = chat
         if self.n_decoded:
+            self._decoded_from = len(self.ids) - 1
             self.enter(Phase.DECODE)
             return
         if not self.n_prefilled:
@@ -181,12 +189,22 @@ class Sequence:
 
     def choose(self, logits: npt.NDArray[np.float32]) -> None:
         """Sample the next token from logits f32[n_vocab] and report it; may end the reply."""
+        if self.n_max:
+            self._take(self._chooser.choose(logits))
+        else:  # only what is known of the prompt was wanted
+            self.enter(Phase.DECODE)
+            self.finish(FinishReason.LENGTH)
+
+    def choose_forced(self) -> None:
+        """Choose and report the next tokens as far as there is no choice; may end the reply."""
+        for choice in self._chooser.forced() if self.n_max else ():
+            self._take(choice)
+            if self.phase is Phase.DONE:
+                return
+
+    def _take(self, choice: Choice) -> None:
         if self.phase is Phase.PREFILL:
             self.enter(Phase.DECODE)
-        if not self.n_max:  # only what is known of the prompt was wanted
-            self.finish(FinishReason.LENGTH)
-            return
-        choice = self._chooser.choose(logits)
         self.n_decoded += 1
         self.ids.append(choice.token_id)
         if choice.is_end:

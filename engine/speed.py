@@ -14,7 +14,7 @@ class _Rate:
     def __init__(self) -> None:
         self._n = self._s = 0.0
 
-    def note(self, n: int, duration_s: float) -> None:
+    def note(self, n: float, duration_s: float) -> None:
         self._n = _KEEP * self._n + n
         self._s = _KEEP * self._s + duration_s
 
@@ -33,9 +33,9 @@ class Speed:
     def note_prefill(self, n_tokens: int, duration_s: float) -> None:
         self._prefill.note(n_tokens, duration_s)
 
-    def note_decode(self, duration_s: float) -> None:
-        """One step, a token for each of the running chats."""
-        self._decode.note(1, duration_s)
+    def note_decode(self, n_tokens: float, duration_s: float) -> None:
+        """One step: so many tokens for each of the running chats, in the mean."""
+        self._decode.note(n_tokens, duration_s)
 
     def note_reply(self, n_tokens: int) -> None:
         self._reply = _KEEP * self._reply + (1 - _KEEP) * n_tokens

@@ -153,6 +153,7 @@ def apply_bitmask(logits, mask):
         bits = mask[word]
         if bits == np.uint32(0xFFFFFFFF):
             continue
-        for i in range(32 * word, min(32 * word + 32, len(logits))):
-            if not (bits >> np.uint32(i & 31)) & np.uint32(1):
-                logits[i] = -np.inf
+        first = 32 * word
+        for i in range(min(32, len(logits) - first)):  # without a branch: many at once
+            is_allowed = (bits >> np.uint32(i)) & np.uint32(1) != 0
+            logits[first + i] = logits[first + i] if is_allowed else np.float32(-np.inf)

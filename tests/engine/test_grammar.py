@@ -200,6 +200,23 @@ def test_end_tokens_are_allowed_exactly_where_the_text_may_end(tokenizer: Tokeni
     assert over.is_over
 
 
+@pytest.mark.parametrize("source", ["(ab){4}[0-9]+", "true( |!)true", "12345[6-9]", "(aab|aac)"])
+def test_what_is_forced_is_what_alone_is_allowed(source: str, tokenizer: Tokenizer) -> None:
+    forced, one_by_one = (Grammar.compile("regex", source, tokenizer).start() for _ in range(2))
+    seen: list[int] = []
+    for token_id in forced.forced():
+        allowed = np.unpackbits(one_by_one.allowed().view(np.uint8), bitorder="little")
+        assert np.flatnonzero(allowed).tolist() == [token_id]
+        one_by_one.accept(token_id)
+        forced.accept(token_id)
+        seen.append(token_id)
+    assert seen
+    assert one_by_one.is_over or np.bitwise_count(one_by_one.allowed()).sum() > 1
+    assert forced.forced() == []
+    text = b"".join(tokenizer.vocabulary.bytes_of(i) for i in seen).decode()
+    assert seen == tokenizer.encode(text, add_special=False)
+
+
 def test_two_replies_do_not_disturb_each_other(tokenizer: Tokenizer) -> None:
     grammar = Grammar.compile("regex", "ab", tokenizer)
     assert grammar is Grammar.compile("regex", "ab", tokenizer)

@@ -13,9 +13,9 @@ from engine.sequence import Sequence
 
 
 class Request(Sequence):
-    """n_left: tokens that it says are not read."""
+    """n_to_prefill: tokens that it says are not read."""
 
-    n_left = 100  # type: ignore[assignment]
+    n_to_prefill = 100  # type: ignore[assignment]
 
     def __init__(self, priority: int = 0, came_s: float = 0.0, work_s: float = 0.0) -> None:
         self.options = RequestOptions(priority=priority)
@@ -94,12 +94,12 @@ def test_chunks_and_tokens_take_turns() -> None:
     for request in (reader, writer, other):
         s.add(request, lambda: 1.0)
         s.start(request)
-    writer.n_left = other.n_left = 1
+    writer.n_to_prefill = other.n_to_prefill = 0
     steps = [s.next_step() for _ in range(4)]
     assert [step and step.is_prefill for step in steps] == [True, False, True, False]
     assert steps[0] is not None and steps[0].sequences == (reader,) and steps[0].others_wait
     assert steps[1] is not None and steps[1].sequences == (writer, other)
-    reader.n_left = 1
+    reader.n_to_prefill = 0
     step = s.next_step()
     assert step is not None and step.sequences == (reader, writer, other)
     for request in (reader, writer, other):

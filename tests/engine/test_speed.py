@@ -10,7 +10,7 @@ from engine.speed import Speed
 def test_nothing_is_said_before_anything_was_measured() -> None:
     speed = Speed()
     assert (speed.prefill_s(100), speed.decode_s(100), speed.work_s(1, 1)) == (None, None, None)
-    speed.note_decode(0.1)
+    speed.note_decode(1, 0.1)
     assert speed.decode_s(20) == pytest.approx(2)
     assert speed.prefill_s(20) == pytest.approx(2)  # at least as fast as that
 
