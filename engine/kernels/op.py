@@ -46,7 +46,6 @@ OP = np.dtype(
         ("z", np.int64),  # third input
         ("out", np.int64),  # output rows, f32
         ("q8", np.int64),  # output rows as integers, in the forms of activation.py
-        ("q16", np.int64),
         ("fine8", np.int64),
         ("weight", np.int64),  # mapped weights, or f32 vector
         ("row_bytes", np.int64),  # bytes from one weight row to the next

@@ -23,7 +23,6 @@ class FewInput(enum.Enum):
     """The form in which `dot` wants its input row (kernels/activation.py)."""
 
     FLOATS = "f32"
-    Q16 = "q16"
     FINE8 = "fine8"
 
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.jit import inline
+from engine.jit import PROFILE, inline
 from engine.kernels.op import part
-from engine.kernels.simd import FOUR, ONE, Lanes, look_up, read_f16
+from engine.kernels.simd import Lanes, look_up, read_f16
 from engine.kernels.tile import tile_dot_8bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
+from engine.quants.eight_blocks import f16_scales
+from engine.quants.eight_blocks import nibbles as nibbles_of_eight
+from engine.quants.k_blocks import dot4_blocks, dot_blocks
 from engine.quants.layouts import nibbles
-from engine.quants.nibble_tables import dot_nibble_tables, unpack_nibble_tables
+from engine.quants.nibble_tables import unpack_nibble_tables
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
@@ -37,16 +40,30 @@ def _weights(block):
     return look_up(nibbles(block + 2), SIGNED)
 
 
+# Bytes above 128 would overflow the 16-bit sums of some CPUs: there they are multiplied as signed.
+_TABLE, _TABLE_BIAS = (SIGNED, 0) if PROFILE.dot == "maddubs" else (BIASED, BIAS)
+
+
+@inline
+def _eight_scales(blocks):
+    return f16_scales(blocks, BYTES, _TABLE_BIAS)
+
+
+@inline
+def _eight_weights(blocks):
+    w0, w1, w2, w3 = nibbles_of_eight(blocks + 2, BYTES)
+    return look_up(w0, _TABLE), look_up(w1, _TABLE), look_up(w2, _TABLE), look_up(w3, _TABLE)
+
+
 @part(6)
 def dot_iq4_nl(w, row_bytes, n_rows, n_in, x, out):
-    dot_nibble_tables(ONE, read_f16, _weights, BYTES, w, row_bytes, n_rows, n_in, x, 0, out, 0)
+    dot_blocks(_eight_scales, _eight_weights, 8 * BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
 @part(8)
 def dot4_iq4_nl(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
-    dot_nibble_tables(
-        FOUR, read_f16, _weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
-    )
+    scales, weights = _eight_scales, _eight_weights
+    dot4_blocks(scales, weights, 8 * BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
 
 
 @part(6)
@@ -61,7 +78,7 @@ QUANT = QuantType(
     block_size=32,
     group=32,
     dequantize=dequantize,
-    few_input=FewInput.Q16,
+    few_input=FewInput.FINE8,
     dot=dot_iq4_nl,
     dot4=dot4_iq4_nl,
     unpack=unpack_iq4_nl,

@@ -1,5 +1,5 @@
-"""Blocks of 256 weights in eight groups of 32 or sixteen of 16 (Q2_K to Q6_K, IQ and TQ types): the
-loops over them.
+"""Blocks of 256 weights in eight groups of 32 or sixteen of 16 (Q2_K to Q6_K, IQ and TQ types), or
+eight blocks of 32 taken as one (the others): the loops over them.
 
 A type tells how its block is unpacked, in two functions:
 
@@ -12,7 +12,7 @@ A type tells how its block is unpacked, in two functions:
 from __future__ import annotations
 
 from engine.jit import inline
-from engine.kernels.activation import fine8_d, fine8_h
+from engine.kernels.activation import FINE8_BYTES
 from engine.kernels.op import AHEAD
 from engine.kernels.simd import (
     FOUR,
@@ -21,8 +21,8 @@ from engine.kernels.simd import (
     Lanes,
     f32x16,
     fine_dot,
-    fma_rows,
     interleave,
+    load,
     load_sums,
     lower,
     prefetch,
@@ -30,9 +30,12 @@ from engine.kernels.simd import (
     stack,
     store,
     store_sums,
+    u8x16,
+    u8x64,
     upper,
     write_sums,
     zero_sums,
+    zeros,
 )
 from engine.kernels.tile import STAGE, STAGE_2, STAGE_8, offset_at, scale_at
 
@@ -40,46 +43,63 @@ from engine.kernels.tile import STAGE, STAGE_2, STAGE_8, offset_at, scale_at
 _CHUNK = 8
 _SUMS_BYTES = FOUR.n * 64  # of one weight row
 _WAITING = L * _SUMS_BYTES
+_ROOM = 320  # bytes: eight blocks of 34, and a whole number of vectors
 
-# The scales of 128 weights in the order of fine8's, which is drawn in kernels/activation.py.
-_FIRST_128, _LAST_128 = (
-    Lanes(*[g + k for k in range(4) for g in (first, first, first + 4, first + 4)])
-    for first in (0, 8)
-)
+# The scales in fine8's order (kernels/activation.py).
+_COLUMNS = Lanes(*[4 * j + i for i in range(4) for j in range(4)])
 _EVEN = Lanes(*range(0, 16, 2))  # of groups of 32, each of which is there as two of 16
 
 
 @inline
-def _add_block(sums, scales, weights, block, x, d, h, x_bytes):
-    """Add a block's 256 weights times the fine8 values at x (scales at d, sums of 16 at h)."""
+def _add_block(sums, scales, weights, block, x, x_bytes):
+    """Add a block's 256 weights times the run of 256 fine8 values at x."""
     scale, offset = scales(block)
     w0, w1, w2, w3 = weights(block)
-    sums = fma_rows(sums, offset, h, x_bytes)
-    sums = fine_dot(sums, w0, w1, x, d, x_bytes, shuffle(scale, _FIRST_128))
-    return fine_dot(sums, w2, w3, x + 128, d + 64, x_bytes, shuffle(scale, _LAST_128))
+    return fine_dot(sums, w0, w1, w2, w3, x, x_bytes, shuffle(scale, _COLUMNS), offset)
 
 
 @inline
-def _add_blocks(sums, scales, weights, block_bytes, row, ahead, first, last, n_in, x, x_bytes):
+def _add_blocks(sums, scales, weights, block_bytes, row, ahead, first, last, x, x_bytes):
     """Add blocks first..last of the weight row at `row`; what lies `ahead` bytes on comes soon."""
-    d, h = fine8_d(x, n_in), fine8_h(x, n_in)
     block = row + first * block_bytes
     for b in range(first, last):
         for line in range(0, block_bytes, 64):
             prefetch(block + ahead + line)
-        x_b, d_b, h_b = x + 256 * b, d + 128 * b, h + 64 * b
-        sums = _add_block(sums, scales, weights, block, x_b, d_b, h_b, x_bytes)
+        sums = _add_block(sums, scales, weights, block, x + FINE8_BYTES * b, x_bytes)
         block += block_bytes
     return sums
+
+
+@inline
+def _add_rest(sums, scales, weights, block, n_bytes, copy, x, x_bytes):
+    """Add a last block of which only n_bytes are there. copy: room for a whole one, all zeros but
+    for what an earlier row left: the same n_bytes.
+    """
+    for i in range(0, n_bytes - 16, 16):
+        store(copy + i, load(u8x16, block + i))
+    store(copy + n_bytes - 16, load(u8x16, block + n_bytes - 16))
+    return _add_block(sums, scales, weights, copy, x, x_bytes)
+
+
+@inline
+def _clear(room):
+    for i in range(0, _ROOM, 64):
+        store(room + i, zeros(u8x64))
 
 
 @inline
 def dot_blocks(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
     """QuantType.dot."""
     n = n_in // 256
+    rest = row_bytes - n * block_bytes
+    copy = stack(_ROOM)
+    _clear(copy)
     for r in range(n_rows):
         row, sums = w + r * row_bytes, zero_sums(ONE, f32x16)
-        sums = _add_blocks(sums, scales, weights, block_bytes, row, AHEAD, 0, n, n_in, x, 0)
+        sums = _add_blocks(sums, scales, weights, block_bytes, row, AHEAD, 0, n, x, 0)
+        if rest > 0:
+            block, x_rest = row + n * block_bytes, x + n * FINE8_BYTES
+            sums = _add_rest(sums, scales, weights, block, rest, copy, x_rest, 0)
         write_sums(out + 4 * r, 0, sums)
 
 
@@ -91,11 +111,14 @@ def dot4_blocks(
     memory meanwhile.
     """
     n = n_in // 256
+    rest = row_bytes - n * block_bytes
+    copy = stack(_ROOM)
+    _clear(copy)
     ahead = AHEAD if n <= _CHUNK else row_bytes
     waiting = stack(_WAITING)
     for first_row in range(0, n_rows, L):
         m = min(L, n_rows - first_row)
-        for first in range(0, n, _CHUNK):
+        for first in range(0, max(n, 1), _CHUNK):
             last = min(first + _CHUNK, n)
             for r in range(m):
                 row, place = w + (first_row + r) * row_bytes, waiting + r * _SUMS_BYTES
@@ -103,12 +126,15 @@ def dot4_blocks(
                 if first > 0:
                     sums = load_sums(sums, place)
                 sums = _add_blocks(
-                    sums, scales, weights, block_bytes, row, ahead, first, last, n_in, x, x_bytes
+                    sums, scales, weights, block_bytes, row, ahead, first, last, x, x_bytes
                 )
                 if last < n:
                     store_sums(place, sums)
-                else:
-                    write_sums(out + 4 * (first_row + r), out_bytes, sums)
+                    continue
+                if rest > 0:
+                    block, x_rest = row + n * block_bytes, x + n * FINE8_BYTES
+                    sums = _add_rest(sums, scales, weights, block, rest, copy, x_rest, x_bytes)
+                write_sums(out + 4 * (first_row + r), out_bytes, sums)
 
 
 @inline

@@ -92,25 +92,35 @@ def look_up(typingctx, codes, table):
     return Vec(elem, codes.n)(codes, table), codegen
 
 
-@intrinsic
-def negate_where(typingctx, v, bits):
-    """-v in the lanes whose bit is set: lane 0 goes by the lowest bit. v: i8x64, bits: int64."""
+def _where_set(change):
+    """A verb on the lanes whose bit is set: lane 0 goes by the lowest one of an int64."""
 
-    def codegen(_context, builder, _sig, args):
-        bits, zero = args[1], ir.Constant(v.ir, None)
-        # A vector's bits in memory order are what a CPU with mask registers takes as they are.
-        # Another one gives each lane the byte that holds its bit, and compares.
-        if PROFILE.lanes == 16:
-            is_set = builder.bitcast(bits, ir.VectorType(ir.IntType(1), v.n))
-        else:
-            words = ll.splat(builder, bits, ir.VectorType(bits.type, v.n // 8))
-            each = builder.bitcast(words, v.ir)
-            own = ll.shuffle(builder, each, each, [i // 16 * 16 + i // 8 for i in range(v.n)])
-            bit = ir.Constant(v.ir, [1 << i % 8 for i in range(v.n)])
-            is_set = builder.icmp_unsigned("==", builder.and_(own, bit), bit)
-        return builder.select(is_set, builder.sub(zero, args[0]), args[0])
+    @intrinsic
+    def op(typingctx, v, bits):
+        def codegen(_context, builder, _sig, args):
+            bits = args[1]
+            # A vector's bits in memory order are what a CPU with mask registers takes as they are.
+            # Another one gives each lane the byte that holds its bit, and compares.
+            if PROFILE.lanes == 16:
+                is_set = builder.bitcast(bits, ir.VectorType(ir.IntType(1), v.n))
+            else:
+                words = ll.splat(builder, bits, ir.VectorType(bits.type, v.n // 8))
+                each = builder.bitcast(words, v.ir)
+                own = ll.shuffle(builder, each, each, [i // 16 * 16 + i // 8 for i in range(v.n)])
+                bit = ir.Constant(v.ir, [1 << i % 8 for i in range(v.n)])
+                is_set = builder.icmp_unsigned("==", builder.and_(own, bit), bit)
+            return builder.select(is_set, change(builder, args[0]), args[0])
 
-    return v(v, types.int64), codegen
+        return v(v, types.int64), codegen
+
+    return op
+
+
+# -v for v: i8x64, v + 16 for v: u8x64, in those lanes.
+negate_where = _where_set(lambda builder, v: builder.sub(ir.Constant(v.type, None), v))
+add_16_where = _where_set(
+    lambda builder, v: builder.or_(v, ir.Constant(v.type, [16] * v.type.count))
+)
 
 
 @intrinsic
