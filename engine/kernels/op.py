@@ -19,7 +19,7 @@ import numba  # isort: skip  # after engine.jit
 from numba import types  # isort: skip
 
 # Rows up to which matrix products can read weights as decoding does; more go through tiles.
-FEW = 8
+FEW = 32
 
 # Kernels may touch rows up to the next multiple of this, where there are many.
 ROW_GROUP = 8

@@ -31,7 +31,7 @@ from engine.kernels.simd import (
     u32x16,
     widen_f16,
 )
-from engine.quants.layouts import biased, twice
+from engine.quants.layouts import at_most_32, biased, twice
 
 
 @inline
@@ -75,8 +75,8 @@ def _two_nibbles(qs, step):
 
 @inline
 def nibbles(qs, step):
-    """The 256 weights, 0..15: four u8x64. qs: address of the first block's nibbles."""
-    return (
+    """The 256 weights, 0..15: four u5x64. qs: address of the first block's nibbles."""
+    return at_most_32(
         _two_nibbles(qs, step),
         _two_nibbles(qs + 2 * step, step),
         _two_nibbles(qs + 4 * step, step),
@@ -92,8 +92,8 @@ def _two_five_bits(qs, qh, step):
 
 @inline
 def five_bits(qs, qh, step):
-    """The 256 weights, 0..31: four u8x64. qh: address of the first block's fifth bits."""
-    return (
+    """The 256 weights, 0..31: four u5x64. qh: address of the first block's fifth bits."""
+    return at_most_32(
         _two_five_bits(qs, qh, step),
         _two_five_bits(qs + 2 * step, qh + 2 * step, step),
         _two_five_bits(qs + 4 * step, qh + 4 * step, step),

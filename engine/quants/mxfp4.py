@@ -33,7 +33,7 @@ from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.eight_blocks import nibbles as nibbles_of_eight
 from engine.quants.eight_blocks import places
 from engine.quants.k_blocks import dot4_blocks, dot_blocks
-from engine.quants.layouts import biased, nibbles, twice
+from engine.quants.layouts import at_most_32, biased, nibbles, twice
 from engine.quants.nibble_tables import unpack_nibble_tables
 
 BLOCK = np.dtype([("e", "u1"), ("qs", "u1", 16)])
@@ -71,7 +71,9 @@ def _eight_scales(blocks):
 @inline
 def _eight_weights(blocks):
     w0, w1, w2, w3 = nibbles_of_eight(blocks + 1, BYTES)
-    return look_up(w0, BIASED), look_up(w1, BIASED), look_up(w2, BIASED), look_up(w3, BIASED)
+    return at_most_32(
+        look_up(w0, BIASED), look_up(w1, BIASED), look_up(w2, BIASED), look_up(w3, BIASED)
+    )
 
 
 @part(6)

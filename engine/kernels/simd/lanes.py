@@ -116,10 +116,10 @@ def _where_set(change):
     return op
 
 
-# -v for v: i8x64, v + 16 for v: u8x64, in those lanes.
+# -v for v: i8x64; v + 16 for v: u8x64.
 negate_where = _where_set(lambda builder, v: builder.sub(ir.Constant(v.type, None), v))
 add_16_where = _where_set(
-    lambda builder, v: builder.or_(v, ir.Constant(v.type, [16] * v.type.count))
+    lambda builder, v: builder.add(v, ir.Constant(v.type, [16] * v.type.count))
 )
 
 

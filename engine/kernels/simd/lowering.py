@@ -5,6 +5,8 @@ Here the CPU profile decides: VNNI, multiply-add of bytes (AVX2, SSSE3) or plain
 
 from __future__ import annotations
 
+import functools
+
 from llvmlite import ir
 from numba.core import cgutils
 
@@ -97,6 +99,23 @@ def dot_u8_i8(builder, acc, w, x):
         pairs = maddubs(builder, w, x)
         return builder.add(acc, sum_pairs(builder, pairs))
     return dot_plain(builder, acc, builder.zext, w, x)
+
+
+def sum_of_products(builder, weights, inputs, n_in_16_bits):
+    """The sum of products u8 x i8 of several vectors, four neighbours added: i32.
+
+    n_in_16_bits: how many vectors' pairs of products fit in 16 bits together; see vectors.py.
+    """
+    count = ir.Constant(ir.VectorType(I32, weights[0].type.count // 4), None)
+    if PROFILE.dot != "maddubs":
+        for w, x in zip(weights, inputs, strict=True):
+            count = dot_u8_i8(builder, count, w, x)
+        return count
+    pairs = [maddubs(builder, w, x) for w, x in zip(weights, inputs, strict=True)]
+    for first in range(0, len(pairs), n_in_16_bits):
+        total = functools.reduce(builder.add, pairs[first : first + n_in_16_bits])
+        count = builder.add(count, sum_pairs(builder, total))
+    return count
 
 
 def dot_plain(builder, acc, extend, w, x):
