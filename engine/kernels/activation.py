@@ -25,6 +25,21 @@ and h are what an offset in the weights is multiplied with.
                 0.2 ...
                 0.3 ...
 
+    fine16 few rows, for blocks of 32 weights, eight of which are taken as one: 14 bits, whose upper
+           and lower halves are summed one after the other. Runs of 256 values, 640 bytes each:
+
+        q  i8[256]       value / (128 d), rounded
+        l  i8[256]       what is left, divided by d: -64..64
+        d  f32[16]       scale of a block's values, for both of its columns
+        h  f32[16]       d * sum of 128 q + l over a block, in the first of its columns, else 0
+
+           Two columns are a block (0 - 7), k.c four values of block k:
+
+           q    0.0 0.1 4.0 4.1  1.0 1.1 5.0 5.1  2.0 2.1 6.0 6.1  3.0 3.1 7.0 7.1
+                0.2 0.3 4.2 4.3  1.2 1.3 ...
+                0.4 0.5 ...
+                0.6 0.7 ...
+
 Weight types share these forms, so ops that read the same input share its quantised form.
 
 Where 8 bits are not enough for many rows, a second q8 row ("plane") holds what the first one lost:
@@ -38,8 +53,7 @@ import numpy as np
 from engine.jit import inline
 from engine.kernels.op import fields, kernel, n_places, n_rows, take
 from engine.kernels.simd import (
-    FINE8_D,
-    FINE8_H,
+    PLANE_BITS,
     L,
     Lanes,
     absolute,
@@ -56,6 +70,7 @@ from engine.kernels.simd import (
     i32xL,
     larger,
     load,
+    lower,
     max_lanes,
     merge,
     mul,
@@ -69,6 +84,7 @@ from engine.kernels.simd import (
     sub,
     sum_lanes,
     u32x4,
+    upper,
     write_f32,
     zeros,
 )
@@ -76,7 +92,7 @@ from engine.kernels.simd import (
 SEGMENT = 512  # values of a row that one thread takes at a time; a multiple of 256
 _SEGMENT_BYTES = 4 * SEGMENT
 
-FINE8_BYTES = 384  # of 256 values in fine8
+FINE8_BYTES, FINE16_BYTES = 384, 640  # of a run of 256 values
 
 
 @inline
@@ -110,6 +126,12 @@ def fine8_row_bytes(n):
 
 
 @inline
+def fine16_row_bytes(n):
+    """Bytes of a row of n values in two planes of 8 bits."""
+    return (n + 255) // 256 * FINE16_BYTES
+
+
+@inline
 def _quantise(x, n, row, first, last):
     """Write values first..last (multiples of 32) of the n f32 at x into the q8 row."""
     d_at, s_at, h_at = q8_d(row, n), q8_s(row, n), q8_h(row, n)
@@ -133,6 +155,7 @@ def _quantise(x, n, row, first, last):
         write_f32(s_at + i // 32 * 4, d * sum_32)
 
 
+ZERO = np.float32(0)
 _TINY = np.float32(1e-30)  # so that values which are all zero have a scale
 
 # Two steps that turn four vectors of four words into the four vectors of their columns.
@@ -152,13 +175,13 @@ def _sixteen(x, i, last, run, k):
     peak = max(max_lanes(absolute(v)), _TINY)
     q = convert(i32x16, nearest(mul(v, splat(f32x16, 127.0 / peak))))
     d = peak * (1.0 / 127.0)
-    write_f32(run + FINE8_D + 4 * (k % 4 * 4 + k // 4), d)
-    write_f32(run + FINE8_H + 4 * k, d * sum_lanes(q))
+    write_f32(run + 256 + 4 * (k % 4 * 4 + k // 4), d)
+    write_f32(run + 320 + 4 * k, d * sum_lanes(q))
     return reinterpret(u32x4, convert(i8x16, q))
 
 
 @inline
-def _quantise_fine(x, row, first, last):
+def _quantise_fine8(x, row, first, last):
     """Write values first..last of the f32 at x into the fine8 row.
 
     first: a multiple of 256; last: one too, or the row's end.
@@ -178,11 +201,54 @@ def _quantise_fine(x, row, first, last):
             store(at + 192, merge(high, high_2, _HIGH_PAIRS))
 
 
+_MOST_16 = np.float32(127 << PLANE_BITS)
+
+
+@inline
+def _quantise_fine16(x, row, first, last):
+    """Write values first..last of the f32 at x into the fine16 row.
+
+    first: a multiple of 256; last: one too, or the row's end, up to a multiple of 32.
+    """
+    for start in range(first, last, 256):
+        run = row + start // 256 * FINE16_BYTES
+        for block in range(8):
+            i = start + 32 * block
+            v, v_2 = zeros(f32x16), zeros(f32x16)
+            if i < last:
+                v, v_2 = load(f32x16, x + 4 * i), load(f32x16, x + 4 * i + 64)
+            peak = max(max_lanes(larger(absolute(v), absolute(v_2))), _TINY)
+            inverse, d = splat(f32x16, _MOST_16 / peak), peak / _MOST_16
+            place = block % 4 * 16 + block // 4 * 8
+            total = _two_planes(nearest(mul(v, inverse)), run + place)
+            total += _two_planes(nearest(mul(v_2, inverse)), run + place + 128)
+            write_f32(run + 512 + place, d)
+            write_f32(run + 516 + place, d)
+            write_f32(run + 576 + place, d * total)
+            write_f32(run + 580 + place, ZERO)
+
+
+@inline
+def _two_planes(q, place):
+    """Write sixteen whole numbers to both planes, eight 64 bytes on; returns their sum."""
+    high = nearest(mul(q, splat(f32x16, 1.0 / (1 << PLANE_BITS))))
+    low = sub(q, mul(high, splat(f32x16, 1.0 * (1 << PLANE_BITS))))
+    high_bytes = convert(i8x16, convert(i32x16, high))
+    low_bytes = convert(i8x16, convert(i32x16, low))
+    store(place, lower(high_bytes))
+    store(place + 64, upper(high_bytes))
+    store(place + 256, lower(low_bytes))
+    store(place + 320, upper(low_bytes))
+    return sum_lanes(convert(i32x16, q))
+
+
 @inline
 def _quantise_few(op, x, row, first, last):
-    """Values first..last of row number `row` in fine8, if the op's readers want that."""
+    """Values first..last of row number `row` in the few-row forms that the op's readers want."""
     if op.fine8 != 0:
-        _quantise_fine(x, op.fine8 + row * fine8_row_bytes(op.n_in), first, last)
+        _quantise_fine8(x, op.fine8 + row * fine8_row_bytes(op.n_in), first, last)
+    if op.fine16 != 0:
+        _quantise_fine16(x, op.fine16 + row * fine16_row_bytes(op.n_in), first, last)
 
 
 @inline
@@ -268,7 +334,7 @@ def _oai_product(gate, v):
 @inline
 def _activate(op, batch, function, product):
     """x = product(function(x), y) in place, or function(x) where y is 0 (not gated); and as
-    integers to q8 and fine8. Runs over rows, or over places where there are any (routing.py).
+    integers to q8, fine8, fine16. Runs over rows, or over places where there are any (routing.py).
     """
     o = fields(op)
     n = o.n_in
@@ -337,7 +403,7 @@ def soft_cap(op, batch, thread, n_threads):
 
 @kernel
 def quantise_rows(op, batch, thread, n_threads):
-    """x as integers to q8 and fine8. x: f32[rows, n_in]."""
+    """x as integers to q8, fine8, fine16. x: f32[rows, n_in]."""
     o = fields(op)
     n = o.n_in
     segments = (n + SEGMENT - 1) // SEGMENT

@@ -47,6 +47,7 @@ OP = np.dtype(
         ("out", np.int64),  # output rows, f32
         ("q8", np.int64),  # output rows as integers, in the forms of activation.py
         ("fine8", np.int64),
+        ("fine16", np.int64),
         ("weight", np.int64),  # mapped weights, or f32 vector
         ("row_bytes", np.int64),  # bytes from one weight row to the next
         ("bias", np.int64),  # f32[n_out], read up to the next multiple of 16

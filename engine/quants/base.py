@@ -24,6 +24,7 @@ class FewInput(enum.Enum):
 
     FLOATS = "f32"
     FINE8 = "fine8"
+    FINE16 = "fine16"
 
 
 @dataclass(frozen=True, slots=True)

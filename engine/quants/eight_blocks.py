@@ -1,37 +1,39 @@
-"""Eight blocks of 32 weights taken as one of 256 (Q4_0 to Q8_0, IQ4_NL, MXFP4), for k_blocks.py.
+"""Eight blocks of 32 weights taken as one of 256 (Q4_0 to Q8_0, IQ4_NL, MXFP4), for a dot product.
 
 What lies in the blocks, a number of bytes (`step`) apart, is gathered in vectors.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
 from engine.jit import PROFILE, inline
+from engine.kernels.activation import FINE16_BYTES
 from engine.kernels.simd import (
     Lanes,
     add_16_where,
     concat,
+    fine16_dot,
     flip,
-    i8x32,
+    four_vectors,
+    i8x64,
+    lane_i64,
     load,
     load_pieces,
-    load_twice,
+    look_up,
     mask,
-    read_i32,
+    merge,
     reinterpret,
-    shr_lanes,
+    shr_words,
     shuffle,
     u8x16,
     u8x32,
-    u8x64,
     u16x8,
     u16x16,
     u32x8,
-    u32x16,
+    u64x4,
     widen_f16,
 )
-from engine.quants.layouts import at_most_32, biased, twice
+from engine.quants.layouts import at_most_32, biased
+from engine.quants.row_loops import dot4_rows, dot_rows
 
 
 @inline
@@ -43,61 +45,138 @@ def places(at, step):
     )
 
 
-@inline
-def f16_scales(at, step, bias):
-    """(scale, offset) for each 16 weights, unpacked with `bias` added: two f32x16.
-
-    at: address of the first block's scale, f16.
-    """
-    return biased(twice(widen_f16(load_pieces(u16x8, places(at, step)))), bias)
-
-
-_FIRST_TWICE, _SECOND_TWICE = (Lanes(*[i // 2 * 2 + k for i in range(16)]) for k in (0, 1))
+# The blocks in the order of fine16's columns (kernels/activation.py).
+_COLUMNS = Lanes(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7)
+_FIRST, _SECOND = (Lanes(*[2 * block + k for block in _COLUMNS.lanes]) for k in (0, 1))
 
 
 @inline
-def f16_pairs(at, step):
-    """(d, m) for each 16 weights: two f32x16. at: address of the first block's d, m, two f16."""
-    pairs = load_pieces(u32x8, places(at, step))
-    numbers = widen_f16(reinterpret(u16x16, pairs))
-    return shuffle(numbers, _FIRST_TWICE), shuffle(numbers, _SECOND_TWICE)
-
-
-_DOWN = Lanes(*[0, 0, 0, 0, 4, 4, 4, 4] * 2)
+def _add_eight(sums, scales, weights, blocks, x, x_bytes):
+    scale, offset = scales(blocks)
+    return fine16_dot(sums, weights(blocks), x, x_bytes, scale, offset)
 
 
 @inline
-def _two_nibbles(qs, step):
-    """The low nibbles of the sixteen bytes at qs, the high ones, then those of the next block."""
-    packed = concat(load_twice(u8x16, qs), load_twice(u8x16, qs + step))
-    return mask(reinterpret(u8x64, shr_lanes(reinterpret(u32x16, packed), _DOWN)), 15)
-
-
-@inline
-def nibbles(qs, step):
-    """The 256 weights, 0..15: four u5x64. qs: address of the first block's nibbles."""
-    return at_most_32(
-        _two_nibbles(qs, step),
-        _two_nibbles(qs + 2 * step, step),
-        _two_nibbles(qs + 4 * step, step),
-        _two_nibbles(qs + 6 * step, step),
+def dot_eights(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
+    """QuantType.dot."""
+    dot_rows(
+        _add_eight,
+        scales,
+        weights,
+        8 * block_bytes,
+        FINE16_BYTES,
+        w,
+        row_bytes,
+        n_rows,
+        n_in,
+        x,
+        out,
     )
 
 
 @inline
-def _two_five_bits(qs, qh, step):
-    low, high = np.int64(read_i32(qh)) & 0xFFFFFFFF, np.int64(read_i32(qh + step)) << 32
-    return add_16_where(_two_nibbles(qs, step), low | high)
+def dot4_eights(
+    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
+):
+    """QuantType.dot4."""
+    dot4_rows(
+        _add_eight,
+        scales,
+        weights,
+        8 * block_bytes,
+        FINE16_BYTES,
+        w,
+        row_bytes,
+        n_rows,
+        n_in,
+        x,
+        x_bytes,
+        out,
+        out_bytes,
+    )
+
+
+@inline
+def of_columns(scales, bias):
+    """(scale, offset) of eight blocks' scales, f32x8, for weights with `bias` added: f32x16."""
+    return biased(shuffle(scales, _COLUMNS), bias)
+
+
+@inline
+def f16_scales(at, step, bias):
+    """The same; at: address of the first block's scale, f16."""
+    return of_columns(widen_f16(load_pieces(u16x8, places(at, step))), bias)
+
+
+@inline
+def f16_pairs(at, step):
+    """(d, m) as (scale, offset). at: address of the first block's d and m, two f16."""
+    numbers = widen_f16(reinterpret(u16x16, load_pieces(u32x8, places(at, step))))
+    return shuffle(numbers, _FIRST), shuffle(numbers, _SECOND)
+
+
+@inline
+def _sixteens(at, step):
+    """The sixteen bytes at each of eight places: of every second eight, and the other ones."""
+    first = concat(
+        concat(load(u8x16, at), load(u8x16, at + step)),
+        concat(load(u8x16, at + 2 * step), load(u8x16, at + 3 * step)),
+    )
+    at += 4 * step
+    last = concat(
+        concat(load(u8x16, at), load(u8x16, at + step)),
+        concat(load(u8x16, at + 2 * step), load(u8x16, at + 3 * step)),
+    )
+    return merge(first, last, _LOW_EIGHTS), merge(first, last, _HIGH_EIGHTS)
+
+
+_LOW_EIGHTS = Lanes(*[k + 16 * i + j for i in range(4) for k in (0, 64) for j in range(8)])
+_HIGH_EIGHTS = Lanes(*[k + 16 * i + j for i in range(4) for k in (8, 72) for j in range(8)])
+
+
+@inline
+def _nibbles(qs, step):
+    a, b = _sixteens(qs, step)
+    return mask(a, 15), mask(b, 15), mask(shr_words(a, _FOUR), 15), mask(shr_words(b, _FOUR), 15)
+
+
+_FOUR = Lanes(*[4] * 32)
+
+
+@inline
+def nibbles(qs, step):
+    """The 256 weights, 0..15: a tile of u5x64. qs: address of the first block's nibbles."""
+    w0, w1, w2, w3 = _nibbles(qs, step)
+    return four_vectors(*at_most_32(w0, w1, w2, w3))
+
+
+# The k-th bytes of eight words, block by block in the columns' order.
+_BYTES = Lanes(*[4 * block + k for k in range(4) for block in _COLUMNS.lanes[::2]])
 
 
 @inline
 def five_bits(qs, qh, step):
-    """The 256 weights, 0..31: four u5x64. qh: address of the first block's fifth bits."""
-    return at_most_32(
-        _two_five_bits(qs, qh, step),
-        _two_five_bits(qs + 2 * step, qh + 2 * step, step),
-        _two_five_bits(qs + 4 * step, qh + 4 * step, step),
-        _two_five_bits(qs + 6 * step, qh + 6 * step, step),
+    """The 256 weights, 0..31: a tile of u5x64. qh: address of the first block's fifth bits."""
+    w0, w1, w2, w3 = _nibbles(qs, step)
+    bits = reinterpret(
+        u64x4, shuffle(reinterpret(u8x32, load_pieces(u32x8, places(qh, step))), _BYTES)
+    )
+    return four_vectors(
+        *at_most_32(
+            add_16_where(w0, lane_i64(bits, 0)),
+            add_16_where(w1, lane_i64(bits, 1)),
+            add_16_where(w2, lane_i64(bits, 2)),
+            add_16_where(w3, lane_i64(bits, 3)),
+        )
+    )
+
+
+@inline
+def looked_up(qs, step, table):
+    """Those that the 256 nibbles choose from a table of sixteen: a tile."""
+    w0, w1, w2, w3 = _nibbles(qs, step)
+    return four_vectors(
+        look_up(w0, table), look_up(w1, table), look_up(w2, table), look_up(w3, table)
     )
 
 
@@ -107,18 +186,13 @@ BYTE_BIAS = 0 if SIGNED else 128  # what `signed_bytes` adds
 
 
 @inline
-def _two_bytes(qs, step):
-    if SIGNED:
-        return concat(load(i8x32, qs), load(i8x32, qs + step))
-    return flip(concat(load(u8x32, qs), load(u8x32, qs + step)), 128)
+def _signed(v):
+    return reinterpret(i8x64, v) if SIGNED else flip(v, 128)
 
 
 @inline
 def signed_bytes(qs, step):
-    """The 256 weights, i8, as four i8x64, or with BYTE_BIAS added as four u8x64."""
-    return (
-        _two_bytes(qs, step),
-        _two_bytes(qs + 2 * step, step),
-        _two_bytes(qs + 4 * step, step),
-        _two_bytes(qs + 6 * step, step),
-    )
+    """The 256 weights, i8, as a tile of i8x64, or with BYTE_BIAS added as one of u8x64."""
+    a, b = _sixteens(qs, step)
+    c, d = _sixteens(qs + 16, step)
+    return four_vectors(_signed(a), _signed(b), _signed(c), _signed(d))

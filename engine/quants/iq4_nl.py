@@ -15,9 +15,7 @@ from engine.kernels.op import part
 from engine.kernels.simd import Lanes, look_up, read_f16
 from engine.kernels.tile import tile_dot_8bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
-from engine.quants.eight_blocks import f16_scales
-from engine.quants.eight_blocks import nibbles as nibbles_of_eight
-from engine.quants.k_blocks import dot4_blocks, dot_blocks
+from engine.quants.eight_blocks import dot4_eights, dot_eights, f16_scales, looked_up
 from engine.quants.layouts import nibbles
 from engine.quants.nibble_tables import unpack_nibble_tables
 
@@ -51,19 +49,18 @@ def _eight_scales(blocks):
 
 @inline
 def _eight_weights(blocks):
-    w0, w1, w2, w3 = nibbles_of_eight(blocks + 2, BYTES)
-    return look_up(w0, _TABLE), look_up(w1, _TABLE), look_up(w2, _TABLE), look_up(w3, _TABLE)
+    return looked_up(blocks + 2, BYTES, _TABLE)
 
 
 @part(6)
 def dot_iq4_nl(w, row_bytes, n_rows, n_in, x, out):
-    dot_blocks(_eight_scales, _eight_weights, 8 * BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_eights(_eight_scales, _eight_weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
 @part(8)
 def dot4_iq4_nl(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
     scales, weights = _eight_scales, _eight_weights
-    dot4_blocks(scales, weights, 8 * BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
+    dot4_eights(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
 
 
 @part(6)
@@ -78,7 +75,7 @@ QUANT = QuantType(
     block_size=32,
     group=32,
     dequantize=dequantize,
-    few_input=FewInput.FINE8,
+    few_input=FewInput.FINE16,
     dot=dot_iq4_nl,
     dot4=dot4_iq4_nl,
     unpack=unpack_iq4_nl,

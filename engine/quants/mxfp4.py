@@ -30,10 +30,8 @@ from engine.kernels.simd import (
 )
 from engine.kernels.tile import tile_dot_5bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
-from engine.quants.eight_blocks import nibbles as nibbles_of_eight
-from engine.quants.eight_blocks import places
-from engine.quants.k_blocks import dot4_blocks, dot_blocks
-from engine.quants.layouts import at_most_32, biased, nibbles, twice
+from engine.quants.eight_blocks import dot4_eights, dot_eights, looked_up, of_columns, places
+from engine.quants.layouts import nibbles
 from engine.quants.nibble_tables import unpack_nibble_tables
 
 BLOCK = np.dtype([("e", "u1"), ("qs", "u1", 16)])
@@ -65,26 +63,23 @@ def _eight_scales(blocks):
     e = convert(i32x8, load_pieces(u8x8, places(blocks, BYTES)))
     normal, denormal = shl(plus(e, -1), 23), shl(plus(e, 1), 21)  # the floats' bits
     bits = where_less(e, splat(i32x8, 2), denormal, normal)
-    return biased(twice(reinterpret(f32x8, bits)), BIAS)
+    return of_columns(reinterpret(f32x8, bits), BIAS)
 
 
 @inline
 def _eight_weights(blocks):
-    w0, w1, w2, w3 = nibbles_of_eight(blocks + 1, BYTES)
-    return at_most_32(
-        look_up(w0, BIASED), look_up(w1, BIASED), look_up(w2, BIASED), look_up(w3, BIASED)
-    )
+    return looked_up(blocks + 1, BYTES, BIASED)
 
 
 @part(6)
 def dot_mxfp4(w, row_bytes, n_rows, n_in, x, out):
-    dot_blocks(_eight_scales, _eight_weights, 8 * BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_eights(_eight_scales, _eight_weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
 @part(8)
 def dot4_mxfp4(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
     scales, weights = _eight_scales, _eight_weights
-    dot4_blocks(scales, weights, 8 * BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
+    dot4_eights(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
 
 
 @part(6)
@@ -99,7 +94,7 @@ QUANT = QuantType(
     block_size=32,
     group=32,
     dequantize=dequantize,
-    few_input=FewInput.FINE8,
+    few_input=FewInput.FINE16,
     dot=dot_mxfp4,
     dot4=dot4_mxfp4,
     unpack=unpack_mxfp4,

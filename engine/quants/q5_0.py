@@ -23,9 +23,8 @@ from engine.kernels.simd import (
 )
 from engine.kernels.tile import STAGE, offset_at, scale_at, tile_dot_5bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
-from engine.quants.eight_blocks import f16_scales
+from engine.quants.eight_blocks import dot4_eights, dot_eights, f16_scales
 from engine.quants.eight_blocks import five_bits as five_bits_of_eight
-from engine.quants.k_blocks import dot4_blocks, dot_blocks
 from engine.quants.layouts import five_bits
 
 BLOCK = np.dtype([("d", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
@@ -52,14 +51,12 @@ def _weights(blocks):
 
 @part(6)
 def dot_q5_0(w, row_bytes, n_rows, n_in, x, out):
-    dot_blocks(_scales, _weights, 8 * BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_eights(_scales, _weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
 @part(8)
 def dot4_q5_0(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
-    dot4_blocks(
-        _scales, _weights, 8 * BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
-    )
+    dot4_eights(_scales, _weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
 
 
 @part(6)
@@ -83,7 +80,7 @@ QUANT = QuantType(
     block_size=32,
     group=32,
     dequantize=dequantize,
-    few_input=FewInput.FINE8,
+    few_input=FewInput.FINE16,
     dot=dot_q5_0,
     dot4=dot4_q5_0,
     unpack=unpack_q5_0,

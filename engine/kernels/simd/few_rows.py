@@ -14,8 +14,7 @@ from numba.extending import intrinsic
 from engine.kernels.simd import lowering as ll
 from engine.kernels.simd.vectors import ELEMENTS, I32, Tile, Vec, f32x8
 
-# Where a run's scales and sums lie (kernels/activation.py, which imports this folder).
-FINE8_D, FINE8_H = 256, 320
+PLANE_BITS = 7  # of fine16's second plane (kernels/activation.py, which imports this folder)
 
 # How many input rows: a type, so that each number has compiled code of its own.
 ONE, FOUR = Tile(f32x8, 1), Tile(f32x8, 4)
@@ -56,45 +55,68 @@ _HIGH_PAIRS = [lane + 2 for lane in _LOW_PAIRS]
 
 
 @intrinsic
-def fine_dot(typingctx, sums, w0, w1, w2, w3, x, stride, scale, offset):
-    """sums[r] += 256 weights times the run of 256 fine8 values at x of row r.
+def columns(typingctx, w0, w1, w2, w3):
+    """Weights of which each 16 neighbours lie side by side, in the order of fine8: a tile."""
+    four = Tile(w0, 4)
 
-    sums: f32x16 tile; w0 - w3: i8x64, or u8x64 of at most 128; u5x64 and u6x64 take less time on
-    some CPUs. weight = scale * w + offset.
-    scale: f32x16, in fine8's order of d; offset: f32x16, in that of h.
-    """
-    vec, bytes_64 = sums.vec, ir.VectorType(ELEMENTS["i8"], 64)
-    n_in_16_bits = {"u5": 4, "u6": 2}.get(w0.elem, 1)
-
-    def columns(builder, weights):
-        i32s = ir.VectorType(I32, 16)
-        a, b, c, d = (builder.bitcast(v, i32s) for v in weights)
+    def codegen(_context, builder, _sig, args):
+        i32s = ir.VectorType(I32, w0.n // 4)
+        a, b, c, d = (builder.bitcast(v, i32s) for v in args)
+        parts = []
         for words in (_LOW_WORDS, _HIGH_WORDS):
             ab, cd = ll.shuffle(builder, a, b, words), ll.shuffle(builder, c, d, words)
             for pairs in (_LOW_PAIRS, _HIGH_PAIRS):
-                yield builder.bitcast(ll.shuffle(builder, ab, cd, pairs), bytes_64)
+                parts.append(builder.bitcast(ll.shuffle(builder, ab, cd, pairs), w0.ir))
+        return ll.tile(builder, four, parts)
+
+    return four(w0, w0, w0, w0), codegen
+
+
+@intrinsic
+def four_vectors(typingctx, w0, w1, w2, w3):
+    """A tile of them."""
+    four = Tile(w0, 4)
 
     def codegen(_context, builder, _sig, args):
-        def part(at, place, of):
-            return ll.load(builder, builder.add(at, ir.IntType(64)(place)), of)
+        return ll.tile(builder, four, args)
 
-        weights = list(columns(builder, args[1:5]))
-        new = []
-        for old, at in _rows(builder, sums, args[0], args[5], args[6]):
-            inputs = [part(at, 64 * c, bytes_64) for c in range(4)]
-            if w0.elem == "i8":
+    return four(w0, w0, w0, w0), codegen
+
+
+def _dot_of_planes(planes):
+    @intrinsic
+    def verb(typingctx, sums, w, x, stride, scale, offset):
+        vec, bytes_64 = sums.vec, ir.VectorType(ELEMENTS["i8"], 64)
+
+        def codegen(_context, builder, _sig, args):
+            def part(at, place, of):
+                return ll.load(builder, builder.add(at, ir.IntType(64)(place)), of)
+
+            weights = ll.vectors(builder, w, args[1])
+            new = []
+            for old, at in _rows(builder, sums, args[0], args[2], args[3]):
                 count = ir.Constant(ir.VectorType(I32, 16), None)
-                for w, q in zip(weights, inputs, strict=True):
-                    count = ll.dot_i8_i8(builder, count, w, q)
-            else:
-                count = ll.sum_of_products(builder, weights, inputs, n_in_16_bits)
-            factor = builder.fmul(part(at, FINE8_D, vec.ir), args[7])
-            total = ll.fma(builder, vec, args[8], part(at, FINE8_H, vec.ir), old)
-            new.append(ll.fma(builder, vec, builder.sitofp(count, vec.ir), factor, total))
-        return ll.tile(builder, sums, new)
+                for plane in range(planes):
+                    if plane > 0:
+                        count = builder.shl(count, ir.Constant(count.type, [PLANE_BITS] * 16))
+                    inputs = [part(at, 256 * plane + 64 * c, bytes_64) for c in range(4)]
+                    count = ll.sum_of_products(builder, w.vec.elem, count, weights, inputs)
+                factor = builder.fmul(part(at, 256 * planes, vec.ir), args[4])
+                total = ll.fma(builder, vec, args[5], part(at, 256 * planes + 64, vec.ir), old)
+                new.append(ll.fma(builder, vec, builder.sitofp(count, vec.ir), factor, total))
+            return ll.tile(builder, sums, new)
 
-    i64 = types.int64
-    return sums(sums, w0, w1, w2, w3, i64, i64, vec, vec), codegen
+        return sums(sums, w, types.int64, types.int64, vec, vec), codegen
+
+    return verb
+
+
+# sums[r] += 256 weights times the run of 256 fine8 values, or fine16 ones, at x of row r.
+#
+# sums: f32x16 tile; w: a tile of four i8x64, or u8x64 of at most 128; u5x64 and u6x64 take less
+# time on some CPUs. weight = scale * w + offset, two f32x16; all in the form's order.
+fine8_dot = _dot_of_planes(1)
+fine16_dot = _dot_of_planes(2)
 
 
 @intrinsic

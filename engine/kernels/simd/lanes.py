@@ -144,6 +144,18 @@ def upper(typingctx, v):
 
 
 @intrinsic
+def lane_i64(typingctx, v, lane):
+    """One lane, a literal, of a u64 vector."""
+    if not isinstance(lane, types.IntegerLiteral):
+        return None
+
+    def codegen(_context, builder, _sig, args):
+        return builder.extract_element(args[0], ir.IntType(32)(lane.literal_value))
+
+    return types.int64(v, lane), codegen
+
+
+@intrinsic
 def lane_index(typingctx, kind):
     """0, 1, 2, ... as the integer vector type `kind`."""
 
