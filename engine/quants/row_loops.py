@@ -15,7 +15,7 @@ from engine.kernels.simd import (
     f32x16,
     load,
     load_sums,
-    prefetch,
+    prefetch_l2,
     stack,
     store,
     store_sums,
@@ -41,7 +41,7 @@ def _add_blocks(
     block = row + first * block_bytes
     for b in range(first, last):
         for line in range(0, block_bytes, 64):
-            prefetch(block + ahead + line)
+            prefetch_l2(block + ahead + line)
         sums = add(sums, scales, weights, block, x + run_bytes * b, x_bytes)
         block += block_bytes
     return sums
