@@ -15,7 +15,6 @@ from engine.kernels.simd import (
     flip,
     four_vectors,
     i8x64,
-    lane_i64,
     load,
     load_pieces,
     look_up,
@@ -25,11 +24,10 @@ from engine.kernels.simd import (
     shr_words,
     shuffle,
     u8x16,
-    u8x32,
+    u8x64,
     u16x8,
     u16x16,
     u32x8,
-    u64x4,
     widen_f16,
 )
 from engine.quants.layouts import at_most_32, biased
@@ -59,19 +57,8 @@ def _add_eight(sums, scales, weights, blocks, x, x_bytes):
 @inline
 def dot_eights(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
     """QuantType.dot."""
-    dot_rows(
-        _add_eight,
-        scales,
-        weights,
-        8 * block_bytes,
-        FINE16_BYTES,
-        w,
-        row_bytes,
-        n_rows,
-        n_in,
-        x,
-        out,
-    )
+    sizes = (8 * block_bytes, FINE16_BYTES)
+    dot_rows(_add_eight, scales, weights, sizes, w, row_bytes, n_rows, n_in, x, out)
 
 
 @inline
@@ -79,21 +66,8 @@ def dot4_eights(
     scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
 ):
     """QuantType.dot4."""
-    dot4_rows(
-        _add_eight,
-        scales,
-        weights,
-        8 * block_bytes,
-        FINE16_BYTES,
-        w,
-        row_bytes,
-        n_rows,
-        n_in,
-        x,
-        x_bytes,
-        out,
-        out_bytes,
-    )
+    sizes, to = (8 * block_bytes, FINE16_BYTES), (x, x_bytes, out, out_bytes)
+    dot4_rows(_add_eight, scales, weights, sizes, w, row_bytes, n_rows, n_in, to)
 
 
 @inline
@@ -150,23 +124,21 @@ def nibbles(qs, step):
     return four_vectors(*at_most_32(w0, w1, w2, w3))
 
 
-# The k-th bytes of eight words, block by block in the columns' order.
-_BYTES = Lanes(*[4 * block + k for k in range(4) for block in _COLUMNS.lanes[::2]])
+# The k-th byte of each column's word, eight times: k-th bytes of a block have its next eight bits.
+_BYTE_0, _BYTE_1, _BYTE_2, _BYTE_3 = (Lanes(*[i // 8 * 8 + k for i in range(64)]) for k in range(4))
 
 
 @inline
 def five_bits(qs, qh, step):
     """The 256 weights, 0..31: a tile of u5x64. qh: address of the first block's fifth bits."""
     w0, w1, w2, w3 = _nibbles(qs, step)
-    bits = reinterpret(
-        u64x4, shuffle(reinterpret(u8x32, load_pieces(u32x8, places(qh, step))), _BYTES)
-    )
+    bits = reinterpret(u8x64, shuffle(load_pieces(u32x8, places(qh, step)), _COLUMNS))
     return four_vectors(
         *at_most_32(
-            add_16_where(w0, lane_i64(bits, 0)),
-            add_16_where(w1, lane_i64(bits, 1)),
-            add_16_where(w2, lane_i64(bits, 2)),
-            add_16_where(w3, lane_i64(bits, 3)),
+            add_16_where(w0, shuffle(bits, _BYTE_0)),
+            add_16_where(w1, shuffle(bits, _BYTE_1)),
+            add_16_where(w2, shuffle(bits, _BYTE_2)),
+            add_16_where(w3, shuffle(bits, _BYTE_3)),
         )
     )
 

@@ -44,9 +44,8 @@ def _add_block(sums, scales, weights, block, x, x_bytes):
 @inline
 def dot_blocks(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
     """QuantType.dot."""
-    dot_rows(
-        _add_block, scales, weights, block_bytes, FINE8_BYTES, w, row_bytes, n_rows, n_in, x, out
-    )
+    sizes = (block_bytes, FINE8_BYTES)
+    dot_rows(_add_block, scales, weights, sizes, w, row_bytes, n_rows, n_in, x, out)
 
 
 @inline
@@ -54,21 +53,8 @@ def dot4_blocks(
     scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
 ):
     """QuantType.dot4."""
-    dot4_rows(
-        _add_block,
-        scales,
-        weights,
-        block_bytes,
-        FINE8_BYTES,
-        w,
-        row_bytes,
-        n_rows,
-        n_in,
-        x,
-        x_bytes,
-        out,
-        out_bytes,
-    )
+    sizes, to = (block_bytes, FINE8_BYTES), (x, x_bytes, out, out_bytes)
+    dot4_rows(_add_block, scales, weights, sizes, w, row_bytes, n_rows, n_in, to)
 
 
 @inline

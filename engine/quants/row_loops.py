@@ -34,10 +34,13 @@ _ROOM = 320  # bytes: eight blocks of 34, and a whole number of vectors
 
 
 @inline
-def _add_blocks(
-    sums, add, scales, weights, block_bytes, run_bytes, row, ahead, first, last, x, x_bytes
-):
-    """Add blocks first..last of the weight row at `row`; what lies `ahead` bytes on comes soon."""
+def _add_blocks(sums, add, scales, weights, sizes, row, ahead, blocks, x, x_bytes):
+    """Add blocks of the weight row at `row`; what lies `ahead` bytes on comes soon.
+
+    blocks: (first, behind the last).
+    """
+    block_bytes, run_bytes = sizes
+    first, last = blocks
     block = row + first * block_bytes
     for b in range(first, last):
         for line in range(0, block_bytes, 64):
@@ -48,7 +51,7 @@ def _add_blocks(
 
 
 @inline
-def _add_rest(sums, add, scales, weights, block_bytes, run_bytes, block, n_bytes, copy, x, x_bytes):
+def _add_rest(sums, add, scales, weights, block, n_bytes, copy, x, x_bytes):
     """Add a last block of which only n_bytes are there. copy: room for a whole one, all zeros but
     for what an earlier row left: the same n_bytes.
     """
@@ -65,50 +68,34 @@ def _clear(room):
 
 
 @inline
-def dot_rows(add, scales, weights, block_bytes, run_bytes, w, row_bytes, n_rows, n_in, x, out):
-    """QuantType.dot."""
+def dot_rows(add, scales, weights, sizes, w, row_bytes, n_rows, n_in, x, out):
+    """QuantType.dot. sizes: (block_bytes, run_bytes)."""
+    block_bytes, run_bytes = sizes
     n = n_in // 256
-    rest = row_bytes - n * block_bytes
+    rest = n_in % 256 * block_bytes // 256
     copy = stack(_ROOM)
     _clear(copy)
     for r in range(n_rows):
         row, sums = w + r * row_bytes, zero_sums(ONE, f32x16)
-        sums = _add_blocks(
-            sums, add, scales, weights, block_bytes, run_bytes, row, AHEAD, 0, n, x, 0
-        )
+        sums = _add_blocks(sums, add, scales, weights, sizes, row, AHEAD, (0, n), x, 0)
         if rest > 0:
             block, x_rest = row + n * block_bytes, x + n * run_bytes
-            sums = _add_rest(
-                sums, add, scales, weights, block_bytes, run_bytes, block, rest, copy, x_rest, 0
-            )
+            sums = _add_rest(sums, add, scales, weights, block, rest, copy, x_rest, 0)
         write_sums(out + 4 * r, 0, sums)
 
 
 @inline
-def dot4_rows(
-    add,
-    scales,
-    weights,
-    block_bytes,
-    run_bytes,
-    w,
-    row_bytes,
-    n_rows,
-    n_in,
-    x,
-    x_bytes,
-    out,
-    out_bytes,
-):
+def dot4_rows(add, scales, weights, sizes, w, row_bytes, n_rows, n_in, to):
     """QuantType.dot4. Long rows go chunk by chunk, a few weight rows at a time, whose sums wait in
-    memory meanwhile.
+    memory meanwhile. to: (x, x_bytes, out, out_bytes).
     """
+    block_bytes, run_bytes = sizes
+    x, x_bytes, out, out_bytes = to
     n = n_in // 256
-    rest = row_bytes - n * block_bytes
-    copy = stack(_ROOM)
+    rest = n_in % 256 * block_bytes // 256
+    copy, waiting = stack(_ROOM), stack(_WAITING)
     _clear(copy)
     ahead = AHEAD if n <= _CHUNK else row_bytes
-    waiting = stack(_WAITING)
     for first_row in range(0, n_rows, L):
         m = min(L, n_rows - first_row)
         for first in range(0, max(n, 1), _CHUNK):
@@ -118,36 +105,12 @@ def dot4_rows(
                 sums = zero_sums(FOUR, f32x16)
                 if first > 0:
                     sums = load_sums(sums, place)
-                sums = _add_blocks(
-                    sums,
-                    add,
-                    scales,
-                    weights,
-                    block_bytes,
-                    run_bytes,
-                    row,
-                    ahead,
-                    first,
-                    last,
-                    x,
-                    x_bytes,
-                )
+                of = (first, last)
+                sums = _add_blocks(sums, add, scales, weights, sizes, row, ahead, of, x, x_bytes)
                 if last < n:
                     store_sums(place, sums)
                     continue
                 if rest > 0:
-                    block, x_rest = row + n * block_bytes, x + n * run_bytes
-                    sums = _add_rest(
-                        sums,
-                        add,
-                        scales,
-                        weights,
-                        block_bytes,
-                        run_bytes,
-                        block,
-                        rest,
-                        copy,
-                        x_rest,
-                        x_bytes,
-                    )
+                    block, end = row + n * block_bytes, x + n * run_bytes
+                    sums = _add_rest(sums, add, scales, weights, block, rest, copy, end, x_bytes)
                 write_sums(out + 4 * (first_row + r), out_bytes, sums)

@@ -92,35 +92,42 @@ def look_up(typingctx, codes, table):
     return Vec(elem, codes.n)(codes, table), codegen
 
 
-def _where_set(change):
-    """A verb on the lanes whose bit is set: lane 0 goes by the lowest one of an int64."""
+@intrinsic
+def negate_where(typingctx, v, bits):
+    """-v in the lanes whose bit is set: lane 0 goes by the lowest bit. v: i8x64, bits: int64."""
 
-    @intrinsic
-    def op(typingctx, v, bits):
-        def codegen(_context, builder, _sig, args):
-            bits = args[1]
-            # A vector's bits in memory order are what a CPU with mask registers takes as they are.
-            # Another one gives each lane the byte that holds its bit, and compares.
-            if PROFILE.lanes == 16:
-                is_set = builder.bitcast(bits, ir.VectorType(ir.IntType(1), v.n))
-            else:
-                words = ll.splat(builder, bits, ir.VectorType(bits.type, v.n // 8))
-                each = builder.bitcast(words, v.ir)
-                own = ll.shuffle(builder, each, each, [i // 16 * 16 + i // 8 for i in range(v.n)])
-                bit = ir.Constant(v.ir, [1 << i % 8 for i in range(v.n)])
-                is_set = builder.icmp_unsigned("==", builder.and_(own, bit), bit)
-            return builder.select(is_set, change(builder, args[0]), args[0])
+    def codegen(_context, builder, _sig, args):
+        bits, zero = args[1], ir.Constant(v.ir, None)
+        # A vector's bits in memory order are what a CPU with mask registers takes as they are.
+        # Another one gives each lane the byte that holds its bit, and compares.
+        if PROFILE.lanes == 16:
+            is_set = builder.bitcast(bits, ir.VectorType(ir.IntType(1), v.n))
+        else:
+            words = ll.splat(builder, bits, ir.VectorType(bits.type, v.n // 8))
+            each = builder.bitcast(words, v.ir)
+            own = ll.shuffle(builder, each, each, [i // 16 * 16 + i // 8 for i in range(v.n)])
+            is_set = _own_bit(builder, own)
+        return builder.select(is_set, builder.sub(zero, args[0]), args[0])
 
-        return v(v, types.int64), codegen
-
-    return op
+    return v(v, types.int64), codegen
 
 
-# -v for v: i8x64; v + 16 for v: u8x64.
-negate_where = _where_set(lambda builder, v: builder.sub(ir.Constant(v.type, None), v))
-add_16_where = _where_set(
-    lambda builder, v: builder.add(v, ir.Constant(v.type, [16] * v.type.count))
-)
+@intrinsic
+def add_16_where(typingctx, v, own):
+    """v + 16 in the lanes whose bit is set: that of own[i], a byte, whose number is i % 8."""
+
+    def codegen(_context, builder, _sig, args):
+        more = builder.add(args[0], ir.Constant(v.ir, [16] * v.n))
+        return builder.select(_own_bit(builder, args[1]), more, args[0])
+
+    return v(v, own), codegen
+
+
+def _own_bit(builder, own):
+    bit = ir.Constant(own.type, [1 << i % 8 for i in range(own.type.count)])
+    if PROFILE.lanes == 16:  # one instruction
+        return builder.icmp_unsigned("!=", builder.and_(own, bit), ir.Constant(own.type, None))
+    return builder.icmp_unsigned("==", builder.and_(own, bit), bit)
 
 
 @intrinsic
@@ -141,18 +148,6 @@ def upper(typingctx, v):
         return ll.halves(builder, args[0])[1]
 
     return Vec(v.elem, v.n // 2)(v), codegen
-
-
-@intrinsic
-def lane_i64(typingctx, v, lane):
-    """One lane, a literal, of a u64 vector."""
-    if not isinstance(lane, types.IntegerLiteral):
-        return None
-
-    def codegen(_context, builder, _sig, args):
-        return builder.extract_element(args[0], ir.IntType(32)(lane.literal_value))
-
-    return types.int64(v, lane), codegen
 
 
 @intrinsic
