@@ -19,19 +19,22 @@ export MODEL
 LISTEN := $(if $(filter command line,$(origin HOST)),--host "$$HOST") \
   $(if $(filter command line,$(origin PORT)),--port "$$PORT")
 
-.PHONY: help run test check format bench clean
+.PHONY: help run test aarch64 check format bench clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1  /p' $(MAKEFILE_LIST) | \
+	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1  /p' $(MAKEFILE_LIST) | \
 	  awk '{printf "  %s %-7s", $$1, $$2; $$1 = $$2 = ""; print $$0}'
 	@echo "Variables: MODEL=file.gguf PYTHON=$(PYTHON)"
 
 run: $(VENV)/run.stamp $(NEEDED) ## Serve the demo model, or MODEL=file.gguf; HOST=... PORT=... after make
 	@exec $(PY) -m clients serve "$$MODEL" $(LISTEN)
 
-test: $(VENV)/dev.stamp $(DEMO) ## Run every test, slow ones and those with a real model included
+test: $(VENV)/dev.stamp $(VENV)/frameworks.stamp $(DEMO) ## Run every test, slow ones and those with a real model included
 	$(PY) -m pytest
+
+aarch64: $(VENV)/run.stamp ## Run tests of the kernels on an emulated Arm CPU; needs Debian's or Ubuntu's apt
+	@PYTHON=$(PY) tests/aarch64.sh
 
 check: $(VENV)/dev.stamp ## Lint, formatting and types
 	$(PY) -m ruff check .
@@ -46,7 +49,7 @@ bench: $(VENV)/run.stamp $(NEEDED) ## Measure the engine on the demo model, or M
 	@exec $(PY) -m clients bench "$$MODEL"
 
 clean: ## Remove everything that make has set up, models excepted
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .aarch64 build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # A stamp is written last: a set-up that was interrupted is done again.
 $(VENV)/venv.stamp:
@@ -72,6 +75,14 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 	@echo 'Installing the packages for development and tests ...'
 	@$(INSTALL) --no-build-isolation --editable '.[dev]'
 	@touch $@
+
+# One test's, which is skipped where they cannot be had; where CI is set it is not.
+$(VENV)/frameworks.stamp: $(VENV)/run.stamp tests/frameworks.txt
+	@echo 'Installing LangChain and LlamaIndex, for one test, apart from the rest ...'
+	@rm -rf $(VENV)/frameworks
+	@if $(PY) -m venv --without-pip $(VENV)/frameworks && $(PIP) --quiet \
+	  --python $(VENV)/frameworks install --no-user --no-deps --no-compile -r tests/frameworks.txt; \
+	then touch $@; else rm -rf $(VENV)/frameworks; test -z "$$CI"; fi
 
 $(DEMO): | $(VENV)/run.stamp
 	@echo 'Downloading the demo model (98 MB) ...'

@@ -35,8 +35,13 @@ def bench_model(
 
     work: fields of engine.bench.model.Work. Raises: BenchError, for a wrong answer too.
     """
-    from engine import EngineError  # here, because Numba alone takes a second to import
-    from engine.bench.model import Work, run
+    from engine import EngineConfig, EngineError, ModelFile
+
+    try:
+        ModelFile(EngineConfig(model, tokenizer_pre=tokenizer_pre)).close()
+    except EngineError as error:
+        raise BenchError(str(error)) from error
+    from engine.bench.model import Work, run  # after that, as Numba alone takes a second to import
 
     for n in threads:
         try:

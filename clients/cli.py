@@ -19,7 +19,8 @@ import typer
 from clients.errors import UserError
 
 if TYPE_CHECKING:
-    from server.config import AppConfig, Overrides
+    from server.config import AppConfig
+    from server.config_sources import Overrides
 
 app = typer.Typer(
     help="A local completion server for old computers: GGUF models on the CPU, OpenAI's API.",
@@ -139,11 +140,7 @@ def prompt(
     lora: LoraOption = None,
 ) -> None:
     """Ask a model one thing, without a server running."""
-    from rich.console import Console
-
-    from clients.chat import printable
-    from clients.client import Reply, Text
-    from clients.private_server import private_server
+    from clients.prompt import ask_once
 
     if raw and system is not None:
         raise typer.BadParameter("--system needs a chat template, which --raw leaves out")
@@ -160,18 +157,7 @@ def prompt(
         arguments += ["--lora", adapter]
 
     _unwind_on_sigterm()
-    show = printable if sys.stdout.isatty() else str
-    status = Console(stderr=True).status("starting ...")
-    with status, private_server(arguments, lambda health: status.update(str(health))) as client:
-        try:
-            for event in client.stream(asked if raw else messages, **options):
-                if isinstance(event, Text):
-                    status.stop()
-                    print(show(event.text), end="", flush=True)
-        finally:
-            print(flush=True)  # an error or an interrupt begins on a line of its own
-        if isinstance(event, Reply) and event.finish_reason == "length":
-            print("rushlight: the reply reached its length limit", file=sys.stderr)
+    ask_once(arguments, asked if raw else messages, options)
 
 
 @app.command()
@@ -335,7 +321,7 @@ def _numbers(option: str, text: str, least: int) -> tuple[int, ...]:
 def _settings(config: Path | None, flags: Overrides) -> AppConfig:
     """The settings in force; of the flags, those that are not None count. Raises: UserError."""
     from engine import ConfigError
-    from server.config import load_config
+    from server.config_sources import load_config
 
     given = {
         section: {key: value for key, value in values.items() if value is not None}

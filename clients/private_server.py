@@ -18,10 +18,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from clients.client import Client, Health, ServerUnreachable
 from clients.errors import UserError
+
+if TYPE_CHECKING:
+    from clients.client import Client, Health
 
 _ADDRESS = re.compile(r"listening on (http://\S+?),")
 _POLL_S = 0.02
@@ -56,6 +58,9 @@ def private_server(
             preexec_fn=_die_with_parent,
         )
         try:
+            # Here, and not above: this takes a moment, in which the child starts.
+            from clients.client import Client, ServerUnreachable
+
             with Client(_address(process, out, err), api_key=api_key) as client:
                 try:
                     for health in client.until_ready():

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,9 +24,15 @@ _BUSY = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True
 
 
 @contextlib.contextmanager
-def served(model: Path, cache: str = "") -> Iterator[tuple[subprocess.Popen[str], float]]:
-    """A server, and the seconds from its start until it was ready. cache: where kernels are."""
+def served(
+    model: Path, cache: str = "", settings: Mapping[str, object] = MappingProxyType({})
+) -> Iterator[tuple[subprocess.Popen[str], float]]:
+    """A server, and the seconds from its start until it was ready.
+
+    cache: where kernels are. settings: by SECTION__KEY.
+    """
     environment = {**os.environ, **({"RUSHLIGHT_CACHE_DIR": cache} if cache else {})}
+    environment |= {f"RUSHLIGHT_{key}".upper(): str(value) for key, value in settings.items()}
     start = time.monotonic()
     server = subprocess.Popen(
         [sys.executable, "-m", "clients", "serve", str(model), "--port", "0"],

@@ -53,6 +53,7 @@ from engine.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from engine.engine import Engine
     from engine.grammar import Grammar
+    from engine.model_file import ModelFile
 
 __all__ = [
     "ChatMemory",
@@ -80,6 +81,7 @@ __all__ = [
     "LoadProgress",
     "LoraFile",
     "MemoryReport",
+    "ModelFile",
     "ModelInfo",
     "OutOfMemory",
     "Phase",
@@ -103,9 +105,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Engine and Grammar come when they are asked for: NumPy and the tokenizers take 0.2 s, for
-    which a server need not wait before it listens.
-    """
+    """What is slow to import comes when it is asked for: an engine brings Numba, a file NumPy."""
     if name == "Engine":
         from engine.engine import Engine
 
@@ -114,4 +114,8 @@ def __getattr__(name: str) -> Any:
         from engine.grammar import Grammar
 
         return Grammar
+    if name == "ModelFile":
+        from engine.model_file import ModelFile
+
+        return ModelFile
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,6 +9,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from engine.closed_objects import close_objects
+from engine.schema_dialects import plain_schema
 from engine.special_tokens import SpecialTokens
 from engine.thinking import ThinkingMarks
 from engine.tool_formats.base import JsonForm, Tool, ToolFormat
@@ -105,14 +107,13 @@ def lark_literal(text: str, tokens: SpecialTokens) -> str:
 def _schema(parameters: Any) -> str:
     """The schema of a call's arguments, always of an object.
 
-    Without a word on other properties than those it names there are none: a weak model would never
-    stop inventing them.
+    A tool without any properties has no arguments.
     """
-    schema = dict(parameters) if isinstance(parameters, Mapping) else {}
+    schema = plain_schema(dict(parameters)) if isinstance(parameters, Mapping) else {}
     if not schema:
         schema = {"properties": {}}
     if not _COMPOSED & schema.keys():
         schema.setdefault("type", "object")
-        if "properties" in schema and "patternProperties" not in schema:
+        if schema.get("properties") == {} and not {"patternProperties", "required"} & schema.keys():
             schema.setdefault("additionalProperties", False)
-    return json.dumps({**schema, "x-guidance": JSON_STYLE})
+    return json.dumps({**close_objects(schema), "x-guidance": JSON_STYLE})

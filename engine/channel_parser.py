@@ -69,7 +69,7 @@ class ChannelParser(ReplyParser):
         arguments = Trimmed(self._calls.arguments)
         arguments.pass_mark()
         end = yield from self._scanner.until(Markers(_ENDS), arguments.push)
-        if not arguments.has_text:
+        if end and not arguments.has_text:
             self._calls.arguments("{}")
         self._calls.end()
         self._scanner.release()

@@ -11,12 +11,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from engine.kernels.kv_page import PAGE
-from engine.kv_cache import PagePool
+from engine.kernels.kv_page import PAGE, n_pages
+from engine.kv_cache import NO_PAGE, PagePool
+from engine.layer_groups import n_slots, restart_at
 from engine.model import Model
 from engine.plan import Part
 
 Logits = npt.NDArray[np.float32]
+
+MOST_MARKS = 8  # of a chat; older ones are forgotten
 
 
 class Chat:
@@ -24,6 +27,9 @@ class Chat:
 
     ids:      token ids whose keys and values are in the cache.
     max_rows: tokens that one prefill or score takes at most.
+    pages:    [page][group of layers], a flat list of "slots". Groups with a window need the last
+              pages only; NO_PAGE stands for what is given up.
+    marks:    places to which somebody may want to come back, the latest ones last.
     """
 
     def __init__(self, model: Model, pool: PagePool, n_ctx: int) -> None:
@@ -31,8 +37,9 @@ class Chat:
         self.n_ctx = n_ctx
         self.max_rows = model.max_rows
         self.pages: list[int] = []
-        self._model, self._pool = model, pool
-        self._table = np.zeros(n_pages(n_ctx), np.int64)  # page addresses, for the kernels
+        self.marks: list[int] = []
+        self._model, self._pool, self._groups = model, pool, model.groups
+        self._table = np.zeros(n_slots(self._groups, n_ctx), np.int64)  # addresses, for the kernels
         self._table_address = int(self._table.ctypes.data)  # asking takes microseconds
 
     # --- reading ------------------------------------------------------------------------------
@@ -102,60 +109,102 @@ class Chat:
         first = len(self.ids)
         end = first + len(tokens)
         assert end <= self.n_ctx, f"{end} tokens in a context of {self.n_ctx}"
-        if self._must_copy():
-            last = first // PAGE
-            own = self._pool.copy(self.pages[last])
-            self._pool.free(self.pages[last])
-            self._set_page(last, own)
-        while len(self.pages) < n_pages(end):
-            page = self._pool.take()
-            self.pages.append(page)
-            self._set_page(len(self.pages) - 1, page)
+        for slot in self._slots_to_copy():
+            own = self._pool.copy(self.pages[slot])
+            self._pool.free(self.pages[slot])
+            self._set_page(slot, own)
+        for slot in self._slots_to_take(end):
+            self.pages.append(NO_PAGE)
+            self._set_page(slot, self._pool.take(slot % len(self._groups)))
         return Part(tokens, first, self._table_address, rows_out)
 
     # --- pages --------------------------------------------------------------------------------
 
-    def n_pages_to_take(self, n: int) -> int:
-        """Pages that reading n more tokens takes from the pool."""
-        missing = n_pages(len(self.ids) + n) - len(self.pages)
-        return max(missing, 0) + self._must_copy()
+    def n_bytes_to_take(self, n: int) -> int:
+        """Bytes of the pages that reading n more tokens takes from the pool."""
+        slots = (*self._slots_to_copy(), *self._slots_to_take(len(self.ids) + n))
+        return sum(self._pool.page_bytes[slot % len(self._groups)] for slot in slots)
+
+    def restart_at(self, n: int) -> int:
+        """The last place up to n from which the chat can go on: whose windows are still there."""
+        return restart_at(self._groups, [page != NO_PAGE for page in list(self.pages)], n)
 
     def truncate_to(self, n: int) -> None:
-        """Forget all tokens after the first n."""
+        """Forget all tokens after the first n, from where it can go on."""
         del self.ids[n:]
-        while len(self.pages) > n_pages(n):
+        while len(self.pages) > n_slots(self._groups, n):
             self._pool.free(self.pages.pop())
+        self.marks = [mark for mark in self.marks if mark <= n]
 
     def restart(self) -> None:
         """Forget everything."""
         self.truncate_to(0)
 
     def fork(self, n: int) -> Chat:
-        """Another chat with the first n tokens of this one, in the same pages."""
+        """Another chat with the first n tokens of this one, in the same pages. n: from where it can
+        go on.
+        """
         chat = Chat(self._model, self._pool, self.n_ctx)
-        chat.ids = self.ids[:n]
-        chat.pages = self.pages[: n_pages(n)]
-        chat._table[: len(chat.pages)] = self._table[: len(chat.pages)]
-        for page in chat.pages:
-            self._pool.share(page)
+        pages = self.pages[: n_slots(self._groups, n)]
+        self._pool.share_list(pages)
+        chat.adopt(self.ids[:n], pages)
+        chat.marks = [mark for mark in self.marks if mark <= n]
         return chat
 
     def adopt(self, ids: Sequence[int], pages: Sequence[int]) -> None:
         """Fill an empty chat with tokens and the pages that hold them, now this chat's own."""
         assert not self.ids and not self.pages, "the chat is not empty"
-        self.ids = list(ids)
-        for i, page in enumerate(pages):
-            self.pages.append(page)
-            self._set_page(i, page)
+        self.ids, self.pages = list(ids), list(pages)
+        assert self.restart_at(len(ids)) == len(ids), "the next token needs pages that are missing"
+        for slot, page in enumerate(pages):
+            self._set_page(slot, page)
 
-    def _must_copy(self) -> bool:
-        """Whether the next token goes to a page that another chat uses too."""
-        last = len(self.ids) // PAGE
-        return last < len(self.pages) and self._pool.is_shared(self.pages[last])
+    def kept_pages(self) -> list[int]:
+        """Its list of pages, but for what lies in no window of it or its marks: what is stored."""
+        pages = self.pages[: n_slots(self._groups, len(self.ids))]
+        for slot in self.spare_slots(MOST_MARKS):
+            pages[slot] = NO_PAGE
+        return pages
 
-    def _set_page(self, i: int, page: int) -> None:
-        self.pages[i] = page
-        self._table[i] = self._pool.address(page)
+    def mark(self, place: int) -> None:
+        """Note that somebody may want to go on from here again; the latest marks count most."""
+        if place:
+            others = [mark for mark in self.marks if mark != place]
+            self.marks = [*others[1 - MOST_MARKS :], place]
+
+    def spare_slots(self, n_marks: int) -> list[int]:
+        """Slots of pages outside all windows: that of what is read next, and those of the latest
+        n_marks marks.
+        """
+        n_groups = len(self._groups)
+        places = self.marks[-n_marks:] if n_marks else []
+        found = []
+        for g, group in enumerate(self._groups):
+            if group.has_window:
+                spare = set(range(group.first_page(len(self.ids))))
+                for place in places:
+                    spare.difference_update(range(group.first_page(place), n_pages(place)))
+                found += [slot for i in spare if self.pages[slot := i * n_groups + g] != NO_PAGE]
+        return sorted(found)
+
+    def drop(self, slot: int) -> None:
+        """Give up a page that is spare."""
+        self._pool.free(self.pages[slot])
+        self._set_page(slot, NO_PAGE)
+
+    def _slots_to_take(self, end: int) -> range:
+        """Slots of the pages that are missing to hold `end` tokens."""
+        return range(len(self.pages), n_slots(self._groups, end))
+
+    def _slots_to_copy(self) -> list[int]:
+        """Slots of the pages that the next token goes to and that another chat uses too."""
+        first = n_slots(self._groups, len(self.ids) // PAGE * PAGE)
+        until = min(first + len(self._groups), len(self.pages))
+        return [slot for slot in range(first, until) if self._pool.is_shared(self.pages[slot])]
+
+    def _set_page(self, slot: int, page: int) -> None:
+        self.pages[slot] = page
+        self._table[slot] = 0 if page == NO_PAGE else self._pool.address(page)
 
 
 def next_of(chats: Sequence[Chat], tokens: Sequence[int]) -> Logits:
@@ -168,8 +217,3 @@ def next_of(chats: Sequence[Chat], tokens: Sequence[int]) -> Logits:
     for chat, token in zip(chats, tokens, strict=True):
         chat.ids.append(token)
     return logits
-
-
-def n_pages(n_tokens: int) -> int:
-    """Pages that hold n tokens."""
-    return (n_tokens + PAGE - 1) // PAGE

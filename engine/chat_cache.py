@@ -1,10 +1,9 @@
-"""Every chat whose keys and values are in memory, and which of them a prompt can go on from.
+"""Which chat a prompt can go on from, and how it gets there. Who stays in memory is decided by
+resident_chats.py.
 
-A chat is busy while a request runs on it and idle afterwards. A prompt goes on from the longest
-beginning that any chat shares with it: by taking over an idle chat that it continues, or else by
-sharing pages with it. When pages run out, idle chats leave, least recently used first, and go to
-the store. Short chats (titles, tags, completions in an editor) leave before long ones, and a few
-pages are kept for them, so that they never push a long one out. For the engine thread only.
+A prompt goes on from the longest beginning that any chat shares with it: by taking over an idle
+chat that it continues, or else by sharing pages with it. Where the store has clearly more of it,
+that is read a bit at a time. For the engine thread only.
 """
 
 from __future__ import annotations
@@ -13,24 +12,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.chat import Chat, n_pages
+from engine.chat import Chat
+from engine.chat_file import Views
+from engine.chat_loader import Loadable, Loading
+from engine.chat_writer import Writable
 from engine.common_prefix import count_common
 from engine.disk_cache import Match
-from engine.kernels.kv_page import PAGE
 from engine.kv_cache import PagePool
 from engine.memory_report import ChatMemory
+from engine.resident_chats import NEAR, NoRoom, ResidentChats
 
-_MOST_SHORT = 1024  # tokens of a chat that counts as short
 _SHOWN = 8  # tokens on each side of the place where a prompt leaves its chat
-_NEAR = PAGE  # tokens that are not worth keeping a second chat, or a file, for
 
 
-class ChatStore(Protocol):
-    """Where chats go that leave memory (disk_cache.py). Nothing it does is ever fatal."""
+class ChatStore(Writable, Loadable, Protocol):
+    """Where chats go that leave memory (disk_cache.py)."""
 
     def longest_prefix(self, ids: Sequence[int]) -> Match | None: ...
-    def load(self, match: Match, pages: Sequence[memoryview]) -> bool: ...
-    def store(self, ids: Sequence[int], pages: Sequence[memoryview]) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +43,6 @@ class Parting:
     prompt_ids: list[int]
 
 
-class NoRoom(Exception):
-    """Too few pages are free, and no idle chat is left that could leave."""
-
-
 class ChatCache:
     """n_short: tokens up to which a chat is short."""
 
@@ -59,44 +53,46 @@ class ChatCache:
         n_short: int,
         store: ChatStore | None = None,
     ) -> None:
-        self._new_chat, self._pool, self._n_short, self._store = new_chat, pool, n_short, store
-        self._idle: dict[Chat, None] = {}  # least recently used first
-        self._busy: dict[Chat, None] = {}
+        self._new_chat, self._pool, self._store = new_chat, pool, store
+        self._chats = ResidentChats(pool, n_short, store)
+        self._loading: dict[Chat, Loading] = {}  # what busy chats are going to be
 
     def __iter__(self) -> Iterator[Chat]:
         """All chats, the busy ones and then the most recently used first."""
-        return iter([*self._busy, *reversed(self._idle)])
-
-    @property
-    def n_short_pages(self) -> int:
-        """Pages that long chats leave to short ones."""
-        return short_pages(self._n_short)
+        return iter(self._chats)
 
     # --- a request's chat ---------------------------------------------------------------------
 
     def longest_prefix(self, ids: Sequence[int]) -> tuple[Chat | None, int]:
-        """The chat that shares the longest beginning with a prompt, and how many tokens of it are
-        of use: one is always left to be read. Of equals, the most recently used.
+        """The chat from which a prompt can go on furthest, and how many tokens of it are of use:
+        one is always left to be read. Of equals, the most recently used.
         """
         best, n_best = None, 0
         for chat in self:
-            n = count_common(chat.ids, ids)
-            if n > n_best:
+            n = min(count_common(chat.ids, ids), len(ids) - 1)
+            if n > n_best and (n := chat.restart_at(n)) > n_best:
                 best, n_best = chat, n
-        return best, min(n_best, len(ids) - 1)
+        return best, n_best
 
-    def open(self, ids: Sequence[int]) -> Chat:
-        """A busy chat that holds as much of a prompt's beginning as there is in memory or store."""
-        chat, n = self.longest_prefix(ids)
-        chat = self._load(ids, n) or self._go_on(chat, n)
-        self._busy[chat] = None
+    def open(self, ids: Sequence[int], *, is_request: bool = True) -> Chat:
+        """A busy chat that holds as much of a prompt's beginning as there is in memory.
+
+        is_request: others may come that leave it where it left what was there, or at its end.
+        """
+        _, n_common = self._closest(ids)
+        chat = self._go_on(*self.longest_prefix(ids))
+        if is_request:
+            chat.mark(n_common)
+            chat.mark(len(ids) - 1)
+        self._chats.busy[chat] = None
         return chat
 
     def close(self, chat: Chat) -> None:
         """The request is over; its chat is the most recently used one."""
-        del self._busy[chat]
+        del self._chats.busy[chat]
+        self._stop_loading(chat)
         if chat.ids:
-            self._idle[chat] = None
+            self._chats.idle[chat] = None
         else:
             chat.restart()
 
@@ -106,78 +102,104 @@ class ChatCache:
 
         A chat is meant when the equal part is more than half of it.
         """
-        chat, n = self.longest_prefix(ids)
+        chat, n = self._closest(ids)
         if chat is None or n >= len(ids) - 1 or n == len(chat.ids) or 2 * n <= len(chat.ids):
             return None
         around = slice(max(n - _SHOWN, 0), n + _SHOWN)
         return Parting(n, chat.ids[around], list(ids[around]))
 
+    def _closest(self, ids: Sequence[int]) -> tuple[Chat | None, int]:
+        """The chat that shares the longest beginning with a prompt, and how many tokens of it, but
+        for the last; whether it can go on from there or not.
+        """
+        found = [(chat, min(count_common(chat.ids, ids), len(ids) - 1)) for chat in self]
+        return max(found, key=lambda one: one[1], default=(None, 0))
+
     def _go_on(self, chat: Chat | None, n: int) -> Chat:
         if chat is None or n == 0:
             return self._new_chat()
-        if chat in self._idle and len(chat.ids) - n < _NEAR:
-            del self._idle[chat]
+        if chat in self._chats.idle and len(chat.ids) - n < NEAR:
+            self._chats.writer.forget(chat)
+            del self._chats.idle[chat]
             chat.truncate_to(n)
             return chat
         return chat.fork(n)
 
-    def _load(self, ids: Sequence[int], n_in_memory: int) -> Chat | None:
-        """A chat from the store, where it holds clearly more of the prompt than memory does."""
-        match = self._store.longest_prefix(ids) if self._store else None
-        if self._store is None or match is None:
-            return None
-        n = min(match.n_common, len(ids) - 1)
-        if n < n_in_memory + _NEAR or not self._free_pages(n_pages(n), is_short=False):
-            return None
-        store = self._store
-        return self._fill(ids[:n], lambda pages: store.load(match, pages))
+    # --- from the store -----------------------------------------------------------------------
 
-    def _fill(
-        self, ids: Sequence[int], fill: Callable[[Sequence[memoryview]], bool]
-    ) -> Chat | None:
-        """A new chat in pages that `fill` writes, and says whether it could; they must be free."""
-        pages = [self._pool.take() for _ in range(n_pages(len(ids)))]
-        is_filled = False
-        try:
-            is_filled = fill([self._pool.view(page) for page in pages])
-        finally:
-            if not is_filled:
-                for page in pages:
-                    self._pool.free(page)
-        if not is_filled:
+    def load(self, chat: Chat, ids: Sequence[int]) -> bool:
+        """Go on with a busy chat from the store, where that holds clearly more of a prompt: read a
+        bit of it. Returns whether there is more to read. The chat has it once all is there.
+
+        Raises RoomComing.
+        """
+        loading = self._loading.get(chat) or self._begin_loading(chat, ids)
+        if self._store is None or loading is None:
+            return False
+        self._loading[chat] = loading
+        if not loading.step(self._store, self._pool):
+            self._stop_loading(chat)
+            return False
+        if loading.is_done:
+            del self._loading[chat]
+            marks = chat.marks
+            chat.restart()
+            chat.adopt(loading.ids, loading.pages)
+            chat.marks = marks
+            chat.mark(len(loading.ids))  # here the prompt leaves what was there
+        return not loading.is_done
+
+    def _begin_loading(self, chat: Chat, ids: Sequence[int]) -> Loading | None:
+        """None: there is too little to gain, or no room for it."""
+        but_last = ids[:-1]
+        match = self._store.longest_prefix(but_last) if self._store else None
+        if match is None or match.n_common < len(chat.ids) + NEAR:
             return None
-        chat = self._new_chat()
-        chat.adopt(ids, pages)
-        return chat
+        try:
+            pages = self._take(match.held, is_short=False, n_others=len(self._chats.busy) - 1)
+        except NoRoom:
+            return None
+        return Loading(match, but_last[: match.n_common], pages)
+
+    def _stop_loading(self, chat: Chat) -> None:
+        loading = self._loading.pop(chat, None)
+        if loading:
+            self._pool.free_list(loading.pages)
 
     # --- at a user's wish ---------------------------------------------------------------------
 
-    def views(self, chat: Chat) -> list[memoryview]:
-        """The memory that holds a chat."""
-        return [self._pool.view(page) for page in chat.pages[: n_pages(len(chat.ids))]]
+    def lend(self, chat: Chat) -> tuple[list[int], list[int]]:
+        """(ids, pages) of a chat as it is now: the pages stay so until they are given back."""
+        pages = chat.kept_pages()
+        self._pool.share_list(pages)
+        return list(chat.ids), pages
 
-    def add(self, ids: Sequence[int], fill: Callable[[Sequence[memoryview]], None]) -> None:
-        """Take in an idle chat, as the most recently used, whose pages `fill` writes.
+    def take(self, n_tokens: int, held: Sequence[bool]) -> list[int]:
+        """Pages for so many tokens, to be filled and then added, or given back.
 
-        Raises NoRoom, and what `fill` raises.
+        held: of the list of pages, which of them there are. Raises NoRoom or RoomComing.
         """
-        if not self._free_pages(n_pages(len(ids)), is_short=len(ids) <= self._n_short):
-            raise NoRoom
+        return self._take(held, self._chats.is_short(n_tokens), len(self._chats.busy))
 
-        def fill_all(pages: Sequence[memoryview]) -> bool:
-            fill(pages)
-            return True
+    def give_back(self, pages: Sequence[int]) -> None:
+        """What was lent or taken."""
+        self._pool.free_list(pages)
 
-        chat = self._fill(ids, fill_all)
-        assert chat is not None, "what cannot be filled raises"
-        self._idle[chat] = None
+    def views(self, pages: Sequence[int]) -> Views:
+        """The memory of pages."""
+        return self._pool.views(pages)
+
+    def add(self, ids: Sequence[int], pages: Sequence[int]) -> None:
+        """Take in an idle chat, as the most recently used, in pages that were taken for it."""
+        chat = self._new_chat()
+        chat.adopt(ids, pages)
+        self._chats.idle[chat] = None
 
     def drop(self, chat: Chat) -> bool:
         """Forget a chat without storing it. Returns whether it was idle: a busy one stays."""
-        if chat not in self._idle:
+        if chat not in self._chats.idle:
             return False
-        del self._idle[chat]
-        chat.restart()
+        self._chats.remove(chat)
         return True
 
     # --- room ---------------------------------------------------------------------------------
@@ -186,87 +208,36 @@ class ChatCache:
         """See to it that each chat can read n more tokens. n_total: how long the longest of them is
         going to be.
 
-        Raises NoRoom.
+        Raises NoRoom or RoomComing.
         """
-        needed = sum(chat.n_pages_to_take(n) for chat in chats)
-        if needed and not self._free_pages(needed, is_short=n_total <= self._n_short):
-            raise NoRoom
+        needed = sum(chat.n_bytes_to_take(n) for chat in chats)
+        if needed:
+            # Who reads leaves pages to those who write.
+            others = self._chats.busy.keys() - set(chats) if n > 1 else ()
+            self._chats.make_free(needed, self._chats.is_short(n_total), len(others), chats)
 
-    def evict(self, n_bytes: int) -> int:
-        """Let idle chats leave until that much memory is free. Returns bytes freed."""
-        before = self._pool.n_bytes
-        while self._idle and before - self._pool.n_bytes < n_bytes:
-            self._leave(self._next_to_leave())
-        return before - self._pool.n_bytes
+    def evict(self, n_bytes: int, at_once: bool = False) -> int:
+        """Let that much leave memory: see ResidentChats.evict."""
+        return self._chats.evict(n_bytes, at_once)
 
-    def save(self) -> None:
-        """Store every idle chat that is worth it; they stay in memory too."""
-        for chat in self._idle:
-            self._keep(chat, n_least=_NEAR)
+    def save(self, timeout_s: float) -> None:
+        """Store idle chats: see ResidentChats.save."""
+        self._chats.save(timeout_s)
 
     def clear(self) -> None:
         """Forget all chats."""
+        self._chats.writer.cancel()
         for chat in self:
+            self._stop_loading(chat)
+            self._chats.writer.forget(chat)
             chat.restart()
-        self._idle.clear()
-        self._busy.clear()
+        self._chats.idle.clear()
+        self._chats.busy.clear()
 
     def memory(self) -> tuple[ChatMemory, ...]:
         """What each chat takes. Any thread."""
-        return tuple(
-            ChatMemory(len(chat.ids), self._pool.bytes_of(list(chat.pages)), chat in self._busy)
-            for chat in self
-        )
+        return self._chats.memory()
 
-    def _free_pages(self, n: int, is_short: bool) -> bool:
-        """Make n pages free, and for a long chat those that are kept for short ones as well, as far
-        as idle chats can leave. Returns whether n are free.
-        """
-        wanted = n if is_short else n + self._n_kept()
-        while self._pool.n_free < wanted and self._idle:
-            victim = self._next_to_leave()
-            if self._pool.n_free >= n and self._is_short(victim):
-                break  # it uses the pages that are kept for its like
-            self._leave(victim)
-        return self._pool.n_free >= n
-
-    def _n_kept(self) -> int:
-        """Pages kept for short chats, those that they use already not counted."""
-        used = sum(len(chat.pages) for chat in self if self._is_short(chat))
-        return max(self.n_short_pages - used, 0)
-
-    def _is_short(self, chat: Chat) -> bool:
-        return len(chat.ids) <= self._n_short
-
-    def _next_to_leave(self) -> Chat:
-        return next((chat for chat in self._idle if self._is_short(chat)), next(iter(self._idle)))
-
-    def _leave(self, chat: Chat) -> None:
-        self._keep(chat, n_least=self._n_short + 1)
-        del self._idle[chat]
-        chat.restart()
-
-    def _keep(self, chat: Chat, n_least: int) -> None:
-        """Store a chat of n_least tokens or more, unless another one in memory holds nearly all of
-        it.
-        """
-        if self._store is None or len(chat.ids) < n_least:
-            return
-        others = (count_common(other.ids, chat.ids) for other in self if other is not chat)
-        if len(chat.ids) - max(others, default=0) >= _NEAR:
-            self._store.store(chat.ids, self.views(chat))
-
-
-def short_tokens(n_ctx: int) -> int:
-    """Tokens up to which a chat counts as short where chats may have n_ctx."""
-    return min(n_ctx // 4, _MOST_SHORT)
-
-
-def least_pages(n_ctx: int) -> int:
-    """Pages that a cache needs: for one full chat, and for a short one beside it."""
-    return n_pages(n_ctx) + short_pages(short_tokens(n_ctx))
-
-
-def short_pages(n_short: int) -> int:
-    """Pages kept for short chats of up to n_short tokens: one such chat's, and one to copy to."""
-    return n_pages(n_short) + 1
+    def _take(self, held: Sequence[bool], is_short: bool, n_others: int) -> list[int]:
+        self._chats.make_free(self._pool.list_bytes(held), is_short, n_others)
+        return self._pool.take_list(held)

@@ -44,7 +44,8 @@ class ChatFormat:
         self.thinking_switch: Final = self._switch.variable if self._switch else ""
         self.tool_format: Final = template.tool_format
         self._has_channels = all(sign in text for sign in CHANNEL_SIGNS)
-        self._turn_start = _turn_start(template, self.thinking)
+        marks = [m for marks in self.thinking for m in (marks.open.rstrip(), marks.close)]
+        self._turn_start = _turn_start(template, [*marks, *self.tool_format.openers])
         self._tokenizer = tokenizer
 
         control = tokenizer.vocabulary.control
@@ -54,6 +55,8 @@ class ChatFormat:
         self.visible_ids: Final = frozenset(control[t] for t in reply_tokens | tool_tokens)
         self._tool_openers = tool_tokens.intersection(self.tool_format.openers)
         self._tool_only = tool_tokens - reply_tokens
+        form = self.tool_format.form
+        self._before_answer = (form.before_answer,) if form and form.before_answer else ()
 
     @classmethod
     def of(cls, template: ChatTemplate, tokenizer: Tokenizer) -> ChatFormat:
@@ -81,12 +84,12 @@ class ChatFormat:
             self.thinking,
             self.tool_format if tools else None,
             None if isinstance(tools, bool) else tools,
-            hidden=() if tools else self._tool_only,
+            hidden=(*self._before_answer, *(() if tools else self._tool_only)),
             ends_thinking=self._tool_openers if tools else (),
-            written=self._written(prompt_tail),
+            written=self.written(prompt_tail),
         )
 
-    def _written(self, prompt_tail: str) -> str:
+    def written(self, prompt_tail: str) -> str:
         """What the prompt holds of the reply."""
         _, found, written = prompt_tail.rpartition(self._turn_start or "\0")
         if found:
@@ -109,8 +112,11 @@ def _prompt_end(template: ChatTemplate, kwargs: dict[str, Any]) -> str:
         return ""
 
 
-def _turn_start(template: ChatTemplate, thinking: Sequence[ThinkingMarks]) -> str:
-    """What the template prints where a reply begins; '' when it cannot be told."""
+def _turn_start(template: ChatTemplate, marks: Iterable[str]) -> str:
+    """What the template prints where a reply begins; '' when it cannot be told.
+
+    marks: what already belongs to the reply.
+    """
     try:
         asked = unshield(template.render(_CHAT, add_generation_prompt=True))
         told = unshield(template.render(_CHAT, add_generation_prompt=False))
@@ -119,7 +125,6 @@ def _turn_start(template: ChatTemplate, thinking: Sequence[ThinkingMarks]) -> st
     pairs = enumerate(zip(asked, told, strict=False))
     n_same = next((i for i, (a, b) in pairs if a != b), len(told))
     start = asked[n_same:] or asked.rpartition(_NEEDLE)[2]
-    for marks in thinking:
-        for mark in (marks.open.rstrip(), marks.close):
-            start = start.partition(mark)[0]
+    for mark in marks:
+        start = start.partition(mark)[0]
     return start

@@ -32,6 +32,7 @@ from engine.template_sandbox import (
     to_json,
 )
 from engine.template_style import (
+    REASONING_KEYS,
     SPECIMEN,
     SPECIMEN_TOOL,
     SPECIMEN_VARIABLES,
@@ -67,7 +68,7 @@ NO_TEMPLATE: Final = (
 TEMPLATE_KEY: Final = "tokenizer.chat_template"
 TEMPLATE_NAMES: Final = ("default", "tool_use")  # behind the key and a point, in some files
 
-ASSISTANT_TEXTS: Final = ("content", "reasoning_content", "reasoning", "thinking")
+ASSISTANT_TEXTS: Final = ("content", *REASONING_KEYS)
 THINKING_TAGS: Final = frozenset({"<think>", "</think>", "[THINK]", "[/THINK]"})
 TOKEN_VARIABLES: Final = {  # in metadata -> in templates
     "bos": "bos_token",

@@ -3,7 +3,8 @@ restart too.
 
 Nothing here is ever fatal: a chat that cannot be stored or read is one to read anew. Files that are
 damaged are removed; other models' chats are left alone, but count, and the least recently used of
-all goes first. Several processes may share a folder. For the engine thread only.
+all goes first. Several processes may share a folder. For the engine thread, which only ever reads
+here: a chat is written by a thread of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,11 +25,15 @@ from engine.chat_file import (
     BadChatFile,
     ChatHeader,
     Ids,
+    NotWanted,
+    Views,
     file_bytes,
     read_header,
     read_pages,
     write_chat,
 )
+from engine.layer_groups import Groups, are_pages_of, n_slots, restart_at
+from engine.storing import Storing
 
 log = logging.getLogger("rushlight.engine")
 
@@ -40,12 +45,14 @@ _ABANDONED_S = 600.0  # an unfinished file of that age has no writer any more
 class Match:
     """A stored chat that begins as a prompt does.
 
-    n_common: tokens they share; n_stored: tokens of the chat.
+    n_common: tokens they share, up to where the chat can go on from; n_stored: tokens of the chat;
+    held: which pages of those shared tokens are stored.
     """
 
     name: str
     n_common: int
     n_stored: int
+    held: tuple[bool, ...]
 
 
 class DiskCache:
@@ -53,14 +60,17 @@ class DiskCache:
 
     limit_bytes: of all chats in the folder together; 0 = the cache is off.
     key:         32 bytes that name model and layout (fingerprint.py).
+    groups:      of the model's layers.
     """
 
-    def __init__(self, folder: Path, limit_bytes: int, key: bytes, page_bytes: int) -> None:
+    def __init__(self, folder: Path, limit_bytes: int, key: bytes, groups: Groups) -> None:
         self._folder, self._limit_bytes = folder, limit_bytes
-        self._key, self._page_bytes = key, page_bytes
+        self._key, self._groups = key, groups
         self._prefix = key.hex()[:16] + "-"  # of our files' names
+        # Two threads change it: whoever goes through it takes a list first, at once.
         self._chats: dict[str, ChatHeader] = {}
         self._ignored: set[str] = set()  # bad files that could not be removed
+        self._told = ""  # why the last chat could not be stored
         self._seen_ns = -1  # the folder's time of modification when it was last looked at
         if limit_bytes:
             self._open()
@@ -76,26 +86,27 @@ class DiskCache:
         return sum(chat.n_bytes for chat in list(self._chats.values()))
 
     def longest_prefix(self, ids: Sequence[int]) -> Match | None:
-        """The stored chat that shares the longest beginning with ids; None = no token is shared."""
+        """The stored chat from which these ids go on furthest; None = from none."""
         self._look()
         ours = np.asarray(ids, np.int32)
         best: Match | None = None
-        for name, chat in self._chats.items():
-            n = count_common(chat.ids, ours)
+        for name, chat in list(self._chats.items()):
+            n = self._restart(chat, count_common(chat.ids, ours))
             if n > (best.n_common if best else 0):
-                best = Match(name, n, len(chat.ids))
+                held = tuple((chat.sizes[: n_slots(self._groups, n)] > 0).tolist())
+                best = Match(name, n, len(chat.ids), held)
         return best
 
-    def load(self, match: Match, pages: Sequence[memoryview]) -> bool:
-        """Fill memory with the first pages of a match, as many as are given. Returns whether it
-        worked: if not, what is in the memory is worthless.
+    def load(self, match: Match, pages: Views, first: int = 0) -> bool:
+        """Fill memory with pages of a match, as many as are given, from number `first` on. Returns
+        whether it worked: if not, what is in the memory is worthless.
         """
         chat = self._chats.get(match.name)
         if chat is None:
             return False
         path = self._folder / match.name
         try:
-            read_pages(path, chat, pages)
+            read_pages(path, chat, pages, first)
         except BadChatFile as error:
             self._reject(match.name, error)
             return False
@@ -107,36 +118,51 @@ class DiskCache:
             os.utime(path)  # recently used
         return True
 
-    def store(self, ids: Sequence[int], pages: Sequence[memoryview]) -> bool:
-        """Keep a chat. Returns whether it is on the disk now, by itself or within a longer one.
+    def store(self, ids: Sequence[int], pages: Views) -> Storing | None:
+        """Begin to keep a chat. None: it is on the disk already, by itself or within a longer one,
+        or cannot be.
 
-        pages: those that hold the ids. Stored chats that are beginnings of it are removed.
+        pages: those that hold the ids, not to be changed before it is done. Stored chats that are
+        beginnings of it are removed then, if it can go on from there as well.
         """
-        n_bytes = file_bytes(len(ids), self._page_bytes)
-        if not ids or n_bytes > self._limit_bytes:
-            return False
+        if not ids or file_bytes(len(ids), pages) > self._limit_bytes:
+            return None
         self._look()
         ours = np.asarray(ids, np.int32)
+        held = [page is not None for page in pages]
         shorter = []
-        for name, chat in self._chats.items():
+        for name, chat in list(self._chats.items()):
             n = count_common(chat.ids, ours)
-            if n == len(ours):
+            if n == len(ours) == self._restart(chat, n):
                 with contextlib.suppress(OSError):
                     os.utime(self._folder / name)
-                    return True
-            elif n == len(chat.ids):
+                    return None
+            elif n == len(chat.ids) == restart_at(self._groups, held, n):
                 shorter.append(name)
-        self._shrink(n_bytes)
-        name = self._prefix + hashlib.sha256(ours.tobytes()).hexdigest()[:32] + _SUFFIX
+        return Storing(lambda is_wanted: self._write(ours, pages, shorter, is_wanted))
+
+    def _write(
+        self, ids: Ids, pages: Views, shorter: Sequence[str], is_wanted: Callable[[], bool]
+    ) -> None:
+        """Runs on a thread of its own."""
+        name = self._prefix + hashlib.sha256(ids.tobytes()).hexdigest()[:32] + _SUFFIX
+        path = self._folder / name
         try:
-            write_chat(self._folder / name, self._key, ours, pages)
-            self._chats[name] = read_header(self._folder / name)
+            self._make_folder()
+            self._shrink(file_bytes(len(ids), pages))
+            write_chat(path, self._key, ids, pages, is_wanted)
+            self._chats[name] = read_header(path)
+        except NotWanted:
+            return
         except (OSError, BadChatFile) as error:
-            log.warning("a chat of %d tokens could not be stored: %s", len(ids), error)
-            return False
+            reason = f"{type(error).__name__} {getattr(error, 'errno', '')}"
+            level = logging.DEBUG if reason == self._told else logging.WARNING  # told once
+            log.log(level, "a chat of %d tokens could not be stored: %s", len(ids), error)
+            self._told = reason
+            return
+        self._told = ""
         for old in shorter:
             self.remove(old)
-        return True
 
     def remove(self, name: str) -> None:
         """Forget a stored chat."""
@@ -149,11 +175,15 @@ class DiskCache:
         for name in list(self._chats):
             self.remove(name)
 
+    def _restart(self, chat: ChatHeader, n: int) -> int:
+        """The last place up to n from which a stored chat can go on."""
+        return restart_at(self._groups, (chat.sizes > 0).tolist(), n)
+
     # --- the folder -----------------------------------------------------------------------------
 
     def _open(self) -> None:
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_folder()
             for path in self._folder.glob(f".*{UNFINISHED}"):
                 if time.time() - path.stat().st_mtime > _ABANDONED_S:
                     path.unlink(missing_ok=True)
@@ -161,6 +191,9 @@ class DiskCache:
             log.warning("no chats are stored under %s: %s", self._folder, error)
         self._look()
         self._shrink()
+
+    def _make_folder(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _look(self) -> None:
         """Take in what other processes did to the folder since the last time."""
@@ -176,11 +209,13 @@ class DiskCache:
             return
         self._seen_ns = now_ns
         for gone in self._chats.keys() - names:
-            del self._chats[gone]
+            if not (self._folder / gone).exists():  # it may have been written just now
+                self._chats.pop(gone, None)
         for name in sorted(names - self._chats.keys() - self._ignored):
             try:
                 chat = read_header(self._folder / name)
-                if chat.key != self._key or chat.page_bytes != self._page_bytes:
+                fits = are_pages_of(self._groups, len(chat.ids), chat.sizes.tolist())
+                if chat.key != self._key or not fits:
                     raise BadChatFile("another model's, under a wrong name")
                 self._chats[name] = chat
             except BadChatFile as error:

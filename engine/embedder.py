@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.chat import Chat
-from engine.chat_cache import ChatCache, NoRoom
+from engine.chat_cache import ChatCache
 from engine.errors import EngineClosed, EngineFailed, InvalidRequest, OutOfMemory
 from engine.gguf_file import GGUFFile
 from engine.model import Model
+from engine.resident_chats import NoRoom
 from engine.worker import Worker
 
 Pooling = Literal["mean", "cls", "last"]
@@ -66,7 +67,7 @@ class Embedder:
             while n_left := len(ids) - len(chat.ids):
                 if cancelled.is_set():
                     raise Cancelled
-                rows = self._worker.call(lambda: self._read(chat, ids)).result()
+                rows = self._worker.call_with_room(lambda: self._read(chat, ids))
                 if self._pooling == "cls":
                     if n_left == len(ids):
                         total = rows[0].copy()

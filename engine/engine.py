@@ -1,7 +1,7 @@
-"""Engine: a model file made ready to answer. Text to ids, ids to a queued request, events back.
+"""Engine: a model file made ready to answer. Ids become a queued request, events come back.
 
-Opens and checks the file first and brings Numba and the kernels only then: a wrong file is told in
-a fraction of a second, even where nothing is compiled yet. How requests run is worker.py's.
+Text is model_text.py's, how requests run is worker.py's. Importing this brings Numba, for which
+nobody should wait to hear that a file is wrong: model_file.py tells.
 """
 
 from __future__ import annotations
@@ -10,59 +10,57 @@ import contextlib
 import logging
 import queue
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gguf.constants import LlamaFileType
-
-from engine.chat_format import ChatFormat
-from engine.chat_template import ChatTemplate
+from engine.chat import Chat
+from engine.chat_cache import ChatCache
 from engine.config import EngineConfig
 from engine.context import FittedChat, fit_chat, next_turn_ids
 from engine.cpus import count_cpus
+from engine.disk_cache import DiskCache
+from engine.early_ends import TimeLimits
+from engine.embedder import Cancelled, Embedder, pooling_of
 from engine.errors import (
     ContextLengthExceeded,
+    EngineClosed,
     EngineFailed,
-    GGUFError,
     InvalidRequest,
     OutOfMemory,
 )
+from engine.fingerprint import fingerprint
 from engine.free_memory import free_memory, resident
 from engine.generation import Estimate, Event, Failed, Finished, Generation, PromptScored, Token
-from engine.gguf_file import GGUFFile
-from engine.grammar import Grammar
-from engine.infill import InfillTokens
-from engine.info import LoadProgress, ModelInfo, RenderedChat, SavedChat
-from engine.lora import Adapters
+from engine.info import LoadProgress, SavedChat
+from engine.jit import cache_root
+from engine.kernels.kv_page import LAYOUT
+from engine.kv_cache import PagePool
 from engine.memory import Budget, Sizes, plan_memory
-from engine.memory_report import ChatMemory, MemoryReport, mapped_resident_bytes
-from engine.model_config import ModelConfig
+from engine.memory_report import ChatMemory, MemoryReport
+from engine.model import Model
+from engine.model_file import ModelFile
+from engine.model_text import ModelText
+from engine.policy import POLICIES
 from engine.pressure import Watch
-from engine.reply_grammar import reply_grammar
-from engine.reply_rules import ReplyRules
 from engine.request_options import DEFAULT_OPTIONS, RequestOptions
-from engine.residency import lock, resident_bytes
+from engine.residency import resident_bytes
+from engine.resident_chats import NoRoom, least_bytes, short_tokens
 from engine.sampling_params import SamplingParams
-from engine.special_tokens import unshield
-from engine.split_files import model_name
-from engine.tokenizer import Tokenizer
-
-if TYPE_CHECKING:  # they bring Numba
-    from engine.chat import Chat
-    from engine.saved_chats import SavedChats
+from engine.saved_chats import SavedChats
+from engine.scheduler import Scheduler
+from engine.worker import Worker
 
 log = logging.getLogger("rushlight.engine")
 
 _LONG_IDLE_S = 60.0  # after which other programs may have pushed weights out of memory
 
 
-class Engine:
-    """A loaded model and the thread that runs it.
+class Engine(ModelText):
+    """A loaded model and the thread that runs it; what it makes of text comes from ModelText.
 
-    Blocks while it loads; on_load hears how far it is. Usable from any thread, and as a context
-    manager.
+    Blocks while it loads; on_load hears how far it is. file: what `config` names, where it is open
+    already; it is the engine's then. Usable from any thread, and as a context manager.
 
     budget: the memory that it may take.
 
@@ -70,55 +68,31 @@ class Engine:
     """
 
     def __init__(
-        self, config: EngineConfig, on_load: Callable[[LoadProgress], None] | None = None
+        self,
+        config: EngineConfig,
+        on_load: Callable[[LoadProgress], None] | None = None,
+        file: ModelFile | None = None,
     ) -> None:
         report = on_load or (lambda progress: None)
         self.config = config
         self.budget: Budget
         with contextlib.ExitStack() as undo:  # if anything below fails
             report(LoadProgress("opening model", 0, 1))
-            self._gguf = GGUFFile(config.model_path)
-            undo.callback(self._gguf.close)
-            model_config = ModelConfig.from_gguf(self._gguf)
-            adapters = Adapters(config.lora, self._gguf)
-            undo.callback(adapters.close)
-            self._read_ahead()
+            self._file = file or ModelFile(config)
+            undo.callback(self._file.close)
+            self._gguf = self._file.gguf
+            model_config = self._file.config
+            self._file.read_ahead()
             report(LoadProgress("reading tokenizer", 0, 1))
-            self.tokenizer = Tokenizer.from_gguf(self._gguf, config.tokenizer_pre)
-            self.chat_template = ChatTemplate.from_gguf(self._gguf, self.tokenizer)
-            self.chat_format = ChatFormat.of(self.chat_template, self.tokenizer)
-            self._infill = InfillTokens.of(self.tokenizer.vocabulary)
-
+            super().__init__(self._gguf, config.tokenizer_pre)
             report(LoadProgress("compiling kernels", 0, 1))
-            # Here and not above: this brings Numba, half a second, and the next ones compile, which
-            # takes several where the cache is cold. Nobody should wait for that to hear that a file
-            # is damaged.
-            from engine.weights import Weights
-
-            weights = Weights.from_gguf(self._gguf, model_config, adapters)
-            adapters.close()  # what they add has been copied
-            _check_vocabulary(self._gguf, self.tokenizer.n_vocab, weights.token_embd.n_out)
-            from engine.chat import Chat
-            from engine.chat_cache import ChatCache, least_pages, short_tokens
-            from engine.disk_cache import DiskCache
-            from engine.embedder import Embedder, pooling_of
-            from engine.fingerprint import fingerprint
-            from engine.jit import cache_root
-            from engine.kernels.kv_page import LAYOUT
-            from engine.kv_cache import PagePool
-            from engine.model import Model
-            from engine.policy import POLICIES
-            from engine.saved_chats import SavedChats
-            from engine.scheduler import Scheduler
-            from engine.worker import TimeLimits, Worker
 
             def plan(model: Model) -> int:
                 sizes = Sizes(
                     weights=self._gguf.n_bytes,
                     workspace=model.workspace.n_bytes,
                     process=resident().anonymous,
-                    page_bytes=model.page_bytes,
-                    pages_for=least_pages,
+                    chat_bytes=lambda n_ctx: least_bytes(model, n_ctx),
                 )
                 self.budget = plan_memory(config, model_config.n_ctx_train, sizes, free_memory())
                 return self.budget.n_ctx
@@ -126,7 +100,7 @@ class Engine:
             most_rows = min(config.prefill_chunk, config.n_ctx or model_config.n_ctx_train)
             self._model = Model(
                 model_config,
-                weights,
+                self._file.weights,
                 max_rows=max(most_rows, config.max_running),
                 n_threads=_choose_n_threads(config),
                 on_compile=lambda done, total: report(
@@ -137,19 +111,18 @@ class Engine:
             )
             undo.callback(self._model.close)
             n_ctx = self.budget.n_ctx
-            self.model = _model_info(self._gguf, model_config, n_ctx, self.tokenizer.n_vocab)
+            self.model = self._file.info(n_ctx, self.tokenizer.n_vocab)
             if config.lock_weights:
-                for part in self._gguf.parts:
-                    lock(*part.extent)
-            self._pool = PagePool(self.budget.n_pages, self._model.page_bytes)
+                self._file.lock()
+            self._pool = PagePool(self._model.page_bytes, self.budget.cache)
             self._new_chat: Callable[[], Chat] = lambda: Chat(self._model, self._pool, n_ctx)
-            settings = (config.kv_type, LAYOUT, self._model.long_rope, *adapters.key)
+            settings = (config.kv_type, LAYOUT, self._model.long_rope, *self._file.adapters_key)
             key = fingerprint(self._gguf, *settings)
             folder = Path(config.disk_folder or cache_root() / "chats")
-            self._disk = DiskCache(folder, config.disk_bytes, key, self._pool.page_bytes)
+            self._disk = DiskCache(folder, config.disk_bytes, key, self._model.groups)
             self._saved: SavedChats | None = None
             if config.saved_folder:
-                self._saved = SavedChats(Path(config.saved_folder), key, self._pool.page_bytes)
+                self._saved = SavedChats(Path(config.saved_folder), key, self._model.groups)
             self._cache = ChatCache(self._new_chat, self._pool, short_tokens(n_ctx), self._disk)
             self._worker = Worker(
                 self._model,
@@ -169,94 +142,6 @@ class Engine:
                 pooling_of(self._gguf, model_config.architecture),
             )
             undo.pop_all()
-
-    def encode_prompt(self, text: str) -> list[int]:
-        """Token ids of a raw completion prompt. Special tokens' texts in it stay text."""
-        return self.tokenizer.encode_prompt(text)
-
-    @property
-    def can_infill(self) -> bool:
-        """Whether the model knows how to fill in the middle."""
-        return self._infill is not None
-
-    def encode_infill(self, prefix: str, suffix: str) -> list[int]:
-        """Token ids that ask for the text between two others.
-
-        Raises InvalidRequest when the model does not know how.
-        """
-        tokens = self._infill
-        if tokens is None:
-            raise InvalidRequest(
-                "suffix: this model has no tokens for filling in the middle", param="suffix"
-            )
-        encode = self.tokenizer.encode
-        bos = self.tokenizer.encode_prompt("")
-        before, after = encode(prefix, add_special=False), encode(suffix, add_special=False)
-        return [*bos, tokens.prefix, *before, tokens.suffix, *after, tokens.middle]
-
-    def encode_chat(
-        self,
-        messages: list[dict[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        tools: list[dict[str, Any]] | None = None,
-        documents: list[dict[str, Any]] | None = None,
-        template_kwargs: Mapping[str, Any] | None = None,
-    ) -> list[int]:
-        """Token ids of a chat, through the model's template. Raises ChatTemplateError."""
-        return self.render_chat(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            tools=tools,
-            documents=documents,
-            template_kwargs=template_kwargs,
-        ).ids
-
-    def render_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
-        template_kwargs: Mapping[str, Any] | None = None,
-        continue_last: bool = False,
-    ) -> RenderedChat:
-        """A chat through the model's template.
-
-        continue_last: it ends where the last message does, so that a reply goes on from there.
-        Raises ChatTemplateError, InvalidRequest.
-        """
-        rendered = self.chat_template.render(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            tools=tools,
-            documents=documents,
-            template_kwargs=template_kwargs,
-            continue_last=continue_last,
-        )
-        return RenderedChat(unshield(rendered), self.tokenizer.encode_template(rendered))
-
-    def constrain(self, rules: ReplyRules, chat_ids: Sequence[int] | None) -> Grammar | None:
-        """The grammar of the replies that obey `rules`; None = all do.
-
-        chat_ids: a chat's prompt; None for one that is no chat: then only the text counts.
-        May take a second at first. Raises InvalidRequest: it cannot be enforced.
-        """
-        if chat_ids is None:
-            if not rules.kind:
-                return None
-            return Grammar.compile(rules.kind, rules.source, self.tokenizer, rules.param)
-        tail = self.chat_format.prompt_tail(chat_ids)
-        return reply_grammar(rules, self.chat_format, self.tokenizer, tail)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of some tokens, control tokens left out."""
-        return self.tokenizer.decode(ids)
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """What a token stands for, which may be a part of a character; a special token's name."""
-        return self.tokenizer.vocabulary.bytes_of(token_id)
 
     def fit_chat(self, messages: list[dict[str, Any]], n_reply: int, **template: Any) -> FittedChat:
         """A chat without so many of its oldest turns that n_reply tokens are left for the reply.
@@ -300,7 +185,7 @@ class Engine:
         """
         self._check(prompt_ids, params)
         if self._worker.idle_s > _LONG_IDLE_S:
-            self._read_ahead()
+            self._file.read_ahead()
         return self._worker.submit(Generation(list(prompt_ids), params, on_event, options))
 
     def generate(
@@ -329,43 +214,6 @@ class Engine:
         room = self.model.n_ctx - len(prompt_ids)
         return self._worker.estimate(prompt_ids, min(max_tokens or room, room))
 
-    def encode_text(self, text: str) -> list[int]:
-        """Token ids of a text that nothing follows, with what the model wants around it. Special
-        tokens' texts in it stay text.
-        """
-        return self.tokenizer.encode(text)
-
-    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Token ids of a text, for those who want to see them.
-
-        add_special: with what the model wants around it; parse_special: control tokens' texts
-        count as these. Raises InvalidRequest.
-        """
-        return self.tokenizer.encode(text, add_special, parse_special)
-
-    def detokenize(self, ids: Sequence[int]) -> str:
-        """The text of tokens, control tokens by their names. Raises InvalidRequest."""
-        n_vocab = self.tokenizer.n_vocab
-        for token_id in ids:
-            if not 0 <= token_id < n_vocab:
-                raise InvalidRequest(
-                    f"token id {token_id} is outside the vocabulary (0..{n_vocab - 1})", "tokens"
-                )
-        return self.tokenizer.decode_all(ids)
-
-    @property
-    def bos_token(self) -> str:
-        """What begins every text, by name; '' when the model has none."""
-        return self._name(self.tokenizer.bos_id)
-
-    @property
-    def eos_token(self) -> str:
-        """What ends a text, by name; '' when the model has none."""
-        return self._name(self.tokenizer.eos_id)
-
-    def _name(self, token_id: int | None) -> str:
-        return "" if token_id is None else self.token_bytes(token_id).decode(errors="replace")
-
     def embed(self, ids: Sequence[int], cancelled: threading.Event) -> list[float]:
         """The embedding of a text, n_embd numbers, not normalised. Blocks; other requests go on
         meanwhile. One at a time.
@@ -373,8 +221,6 @@ class Engine:
         Raises ContextLengthExceeded, InvalidRequest, OutOfMemory, EngineClosed, EngineFailed, and
         InvalidRequest once `cancelled` is set.
         """
-        from engine.embedder import Cancelled
-
         self._check(ids, SamplingParams())
         try:
             vector: list[float] = self._embedder.embed(ids, cancelled).tolist()
@@ -395,9 +241,9 @@ class Engine:
     def memory(self) -> MemoryReport:
         """What memory is used for, now. Takes some milliseconds."""
         used = resident()
-        weights = sum(mapped_resident_bytes(part.path.resolve()) for part in self._gguf.parts)
+        weights = self._file.resident_bytes()
         kv = resident_bytes(self._pool.memory.address, self._pool.memory.n_bytes)
-        kv = self._pool.n_bytes if kv is None else kv
+        kv = self._pool.used_bytes if kv is None else kv
         workspace = self._model.workspace.resident_bytes()
         return MemoryReport(
             weights=weights,
@@ -407,15 +253,14 @@ class Engine:
             process=used.anonymous - kv - workspace,
             weights_mapped=self._gguf.n_bytes,
             weights_cached=self.weights_cached(),
-            kv_limit=self._pool.limit * self._pool.page_bytes,
+            kv_limit=self._pool.limit_bytes,
             disk_cache=self._disk.n_bytes,
             chats=self._cache.memory(),
         )
 
     def weights_cached(self) -> int | None:
         """Bytes of the model's files in the page cache; None where the system does not tell."""
-        cached = [resident_bytes(*part.extent) for part in self._gguf.parts]
-        return None if None in cached else sum(n or 0 for n in cached)
+        return self._file.cached_bytes()
 
     def chats(self) -> tuple[ChatMemory, ...]:
         """The chats in memory: those that are answered now, then the most recently used first."""
@@ -431,32 +276,32 @@ class Engine:
         Raises InvalidRequest, OSError, and what `submit` raises when the engine is over.
         """
         saved = self._saved_folder()
-
-        def save() -> SavedChat:
-            chat = self._chat(n)
-            return saved.save(name, chat.ids, self._cache.views(chat))
-
-        return self._worker.call(save).result()
+        ids, pages = self._worker.call(lambda: self._cache.lend(self._chat(n))).result()
+        try:
+            return saved.save(name, ids, self._cache.views(pages))
+        finally:
+            self._give_back(pages)
 
     def restore_chat(self, name: str) -> SavedChat:
         """Read a saved chat into memory, as the most recently used. Raises what `save_chat` does,
         and OutOfMemory.
         """
-        from engine.chat_cache import NoRoom
-
         saved = self._saved_folder()
-
-        def restore() -> SavedChat:
-            chat, header = saved.open(name)
-            if len(header.ids) > self.model.n_ctx:
-                raise ContextLengthExceeded(len(header.ids), self.model.n_ctx)
-            try:
-                self._cache.add(header.ids.tolist(), lambda pages: saved.read(name, header, pages))
-            except NoRoom:
-                raise OutOfMemory(f"there is no room for '{name}' beside running chats") from None
-            return chat
-
-        return self._worker.call(restore).result()
+        chat, header = saved.open(name)
+        ids, held = header.ids.tolist(), (header.sizes > 0).tolist()
+        if len(ids) > self.model.n_ctx:
+            raise ContextLengthExceeded(len(ids), self.model.n_ctx)
+        try:
+            pages = self._worker.call_with_room(lambda: self._cache.take(len(ids), held))
+        except NoRoom:
+            raise OutOfMemory(f"there is no room for '{name}' beside running chats") from None
+        try:
+            saved.read(name, header, self._cache.views(pages))
+        except BaseException:
+            self._give_back(pages)
+            raise
+        self._worker.call(lambda: self._cache.add(ids, pages)).result()
+        return chat
 
     def erase_saved_chat(self, name: str) -> SavedChat:
         """Delete a saved chat. Raises InvalidRequest, OSError."""
@@ -479,13 +324,15 @@ class Engine:
         """Why the engine thread stopped for good; None while all is well."""
         return self._worker.failure
 
-    def close(self, timeout_s: float = 2.0) -> None:
+    def close(self, timeout_s: float = 2.0, store_s: float = 10.0) -> None:
         """Cancel all requests, end the engine's threads, store the chats on the disk and give the
         memory back. Idempotent.
+
+        store_s: how long storing may take; the chats that were used least recently are lost then.
         """
         self._watch.close()
         if self._worker.close(timeout_s):
-            self._cache.save()
+            self._cache.save(store_s)
             self._cache.clear()
             self._model.close()
         else:
@@ -503,35 +350,22 @@ class Engine:
             raise InvalidRequest(f"there is no chat {n}; {len(chats)} are in memory", "id_slot")
         return chats[n]
 
+    def _give_back(self, pages: Sequence[int]) -> None:
+        """Pages that this thread had for a while."""
+        with contextlib.suppress(EngineClosed, EngineFailed):  # all pages are gone then
+            self._worker.call(lambda: self._cache.give_back(pages))
+
     def _saved_folder(self) -> SavedChats:
         if self._saved is None:
             raise InvalidRequest("chats cannot be saved: cache.saved_folder is not set")
         return self._saved
 
-    def _read_ahead(self) -> None:
-        """Have the weights read in the order of the file, instead of a little per page fault."""
-        threading.Thread(target=self._gguf.prefetch, name="rushlight-prefetch", daemon=True).start()
-
     def _check(self, prompt_ids: Sequence[int], params: SamplingParams) -> None:
         if not prompt_ids:
             raise InvalidRequest("the prompt is empty; it needs at least one token", "prompt")
-        n_vocab = self.tokenizer.n_vocab
-        for token_id in prompt_ids:
-            if not 0 <= token_id < n_vocab:
-                raise InvalidRequest(
-                    f"token id {token_id} is outside the vocabulary (0..{n_vocab - 1})", "prompt"
-                )
-        for param, ids in (
-            ("logit_bias", params.logit_bias),
-            ("stop_token_ids", params.stop_token_ids),
-        ):
-            for token_id in ids:
-                if not 0 <= token_id < n_vocab:
-                    raise InvalidRequest(
-                        f"{param}: token id {token_id} is outside the vocabulary "
-                        f"(0..{n_vocab - 1})",
-                        param,
-                    )
+        self.check_ids(prompt_ids, "prompt")
+        self.check_ids(params.logit_bias, "logit_bias", "logit_bias: ")
+        self.check_ids(params.stop_token_ids, "stop_token_ids", "stop_token_ids: ")
         if len(prompt_ids) >= self.model.n_ctx:
             raise ContextLengthExceeded(len(prompt_ids), self.model.n_ctx)
 
@@ -553,12 +387,6 @@ def _until_finished(
         generation.cancel()
 
 
-def _check_vocabulary(gguf: GGUFFile, n_tokens: int, n_rows: int) -> None:
-    """Every token needs its row in the embedding; rows beyond the tokens are padding."""
-    if n_rows < n_tokens:
-        raise GGUFError(gguf.path, f"tensor token_embd.weight: {n_rows} rows for {n_tokens} tokens")
-
-
 def _choose_n_threads(config: EngineConfig) -> int:
     if config.n_threads:
         log.info("n_threads = %d: as set", config.n_threads)
@@ -566,27 +394,3 @@ def _choose_n_threads(config: EngineConfig) -> int:
     cpus = count_cpus()
     log.info("n_threads = %d: %s", cpus.n, cpus.reason)
     return cpus.n
-
-
-def _model_info(gguf: GGUFFile, config: ModelConfig, n_ctx: int, n_vocab: int) -> ModelInfo:
-    number = gguf.get_int("general.file_type", -1)
-    try:
-        file_type = LlamaFileType(number).name.removeprefix("MOSTLY_").removeprefix("ALL_")
-    except ValueError:
-        weights: Counter[str] = Counter()
-        for tensor in gguf.tensors.values():
-            weights[tensor.type_name] += tensor.n_weights
-        file_type = weights.most_common(1)[0][0]
-    return ModelInfo(
-        name=model_name(gguf.path),
-        path=gguf.path,
-        architecture=config.architecture,
-        n_params=sum(t.n_weights for t in gguf.tensors.values()),
-        n_bytes=gguf.n_bytes,
-        file_type=file_type,
-        n_ctx=n_ctx,
-        n_ctx_train=config.n_ctx_train,
-        n_vocab=n_vocab,
-        n_embd=config.n_embd,
-        n_layer=config.n_layer,
-    )

@@ -13,6 +13,7 @@ from pathlib import Path
 from engine.cgroups import cgroup_directories, read_text
 
 _ROOT = Path("/")
+_NO_LIMIT = 1 << 62  # v1 tells a limit where there is none: what 63 bits hold, in whole pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def free_memory(root: Path = _ROOT) -> FreeMemory:
     for directory in cgroup_directories(root, "memory"):
         found.append((_group(directory), f"left of the limit in {directory}"))
     n_bytes, reason = min(found)
-    return FreeMemory(max(int(min(n_bytes, 1 << 62)), 0), reason)
+    return FreeMemory(max(int(min(n_bytes, _NO_LIMIT)), 0), reason)
 
 
 def resident(root: Path = _ROOT) -> Resident:
@@ -67,8 +68,10 @@ def _machine(root: Path) -> float:
 def _group(directory: Path) -> float:
     """What a group (v2 or v1) leaves; infinite without a limit."""
     limit = _number(directory, "memory.max", "memory.limit_in_bytes")
+    if limit is None or limit >= _NO_LIMIT:
+        return math.inf
     used = _number(directory, "memory.current", "memory.usage_in_bytes")
-    if limit is None or used is None:
+    if used is None:
         return math.inf
     stat = dict(
         re.findall(r"^(?:total_)?(\w+) (\d+)$", read_text(directory / "memory.stat"), re.MULTILINE)

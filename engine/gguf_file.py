@@ -12,12 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import GGUFError
-from engine.gguf_header import GGML_TYPES, GGMLType, TensorInfo
+from engine.gguf_header import TensorInfo
 from engine.gguf_metadata import Metadata
 from engine.split_files import open_parts
-from engine.string_array import StringArray
-
-__all__ = ["GGML_TYPES", "GGMLType", "GGUFFile", "StringArray", "TensorInfo"]
 
 
 class GGUFFile(Metadata):

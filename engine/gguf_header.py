@@ -15,9 +15,9 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from engine.errors import GGUFError, UnsupportedModel
+from engine.ggml_types import GGML_TYPES
 from engine.string_array import StringArray
 
 MAGIC: Final = b"GGUF"
@@ -43,20 +43,6 @@ SCALARS: Final = {  # value type id -> how one is read
 # Smallest bytes one entry takes, to test a count against the bytes that are left.
 MIN_METADATA_BYTES: Final = U64.size + 1 + U32.size + 1  # key length, key, type, smallest value
 MIN_TENSOR_BYTES: Final = U64.size + 1 + U32.size + U64.size + U32.size + U64.size
-
-
-class GGMLType(NamedTuple):
-    """Layout of one tensor type: `block_size` weights take `block_bytes` bytes."""
-
-    name: str
-    block_size: int
-    block_bytes: int
-
-
-GGML_TYPES: Final[dict[int, GGMLType]] = {
-    int(type_id): GGMLType(GGMLQuantizationType(type_id).name, block_size, block_bytes)
-    for type_id, (block_size, block_bytes) in GGML_QUANT_SIZES.items()
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,4 +254,4 @@ class _HeaderPass:
                 f"tensor {name!r}: rows of {shape[0]} weights do not divide into"
                 f" {layout.name} blocks of {layout.block_size}"
             )
-        return math.prod(shape) // layout.block_size * layout.block_bytes
+        return layout.bytes_of(math.prod(shape))

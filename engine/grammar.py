@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from engine.closed_objects import close_objects
 from engine.errors import EngineError, InvalidRequest
 from engine.json_schema import check_schema
 from engine.tokenizer import Tokenizer
@@ -112,11 +113,6 @@ class GrammarState:
         """Take the next token. Raises EngineError when it is not allowed."""
         self._matcher.consume_token(token_id)
         self._raise_error()
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the text may end here."""
-        return bool(self._matcher.is_accepting())
 
     @property
     def is_over(self) -> bool:
@@ -221,7 +217,8 @@ def lark_json(schema: Any, param: str = "tools") -> str:
 
     Raises InvalidRequest, for the request's field `param`, when the schema cannot be enforced.
     """
-    return "%json " + json.dumps({**check_schema(schema, param), "x-guidance": _JSON_STYLE})
+    closed = close_objects(check_schema(schema, param))
+    return "%json " + json.dumps({**closed, "x-guidance": _JSON_STYLE})
 
 
 def _as_text(kind: GrammarKind, source: Any, param: str) -> str:
@@ -233,7 +230,7 @@ def _as_text(kind: GrammarKind, source: Any, param: str) -> str:
             schema = json.loads(source) if isinstance(source, str) else source
         except (ValueError, RecursionError) as error:
             raise InvalidRequest(f"{param}: the schema is not JSON: {error}", param) from error
-        source = json.dumps(check_schema(schema, param))
+        source = json.dumps(close_objects(check_schema(schema, param)))
     if not isinstance(source, str) or not source.strip():
         raise InvalidRequest(f"{param}: a grammar is a text, and not an empty one", param)
     if len(source) > _MAX_SOURCE:
@@ -258,4 +255,10 @@ def _to_llguidance(kind: GrammarKind, text: str) -> str:
 
 def _first_line(message: str) -> str:
     """What is wrong, without the dump of the parser's state that follows it."""
-    return message.strip().partition("\n")[0].removeprefix("ERROR: ")[:500]
+    first, *rest = message.strip().removeprefix("ERROR: ").split("\n")
+    if "coerce_one_of" in first:
+        return "oneOf is enforced where no value can fit two of its schemas, not here; use anyOf"
+    if first.endswith(":"):  # the pattern follows, and then why it is wrong
+        reasons = (line for line in rest if line.startswith("error: "))
+        first += " " + next(reasons, "").removeprefix("error: ")
+    return first[:500]

@@ -32,7 +32,7 @@ class CpuProfile:
     """A level of CPU to compile for.
 
     lanes: 32-bit lanes in the vectors of the prefill tiles.
-    dot:   how four u8 x i8 products are summed: "vnni", "maddubs" or "plain" (kernels/simd/).
+    dot:   how products of bytes are summed: "vnni", "maddubs", "sdot" or "plain" (kernels/simd/).
     needs: flags of /proc/cpuinfo that the host must show.
     """
 
@@ -62,7 +62,8 @@ PROFILES = tuple(
         ("x86-64-v3-avxvnni", "x86_64", "x86-64-v3", "+avxvnni", 8, "vnni", True, True, _AVX_VNNI),
         ("x86-64-v3", "x86_64", "x86-64-v3", "+avx2", 8, "maddubs", True, True, _V3),
         ("x86-64-v2", "x86_64", "x86-64-v2", "+sse4.2", 4, "maddubs", False, False, _V2),
-        ("aarch64", "aarch64", "generic", "+neon", 4, "plain", True, True, ""),
+        ("aarch64", "aarch64", "generic", "+neon,+dotprod", 4, "sdot", True, True, "asimddp"),
+        ("aarch64-v8.0", "aarch64", "generic", "+neon", 4, "plain", True, True, ""),
         ("generic", "", "generic", "", 4, "plain", False, False, ""),
     )
 )

@@ -10,18 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from engine.errors import InvalidRequest
+from engine.schema_dialects import NAMED, ONE, SEVERAL, plain_schema
 
 Schema = Mapping[str, Any] | bool
 
 _MAX_DEPTH: Final = 100  # nested values; a compiler's stack is not endless
 _MAX_REFS: Final = 1000  # the time to check them grows with their square
 
-# Where schemas stand in a schema.
-_SCHEMA: Final = frozenset({"additionalProperties", "additionalItems", "items"})
-_SCHEMAS: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
-_NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-
-_ENFORCED: Final = _SCHEMA | _SCHEMAS | _NAMED | {
+_ENFORCED: Final = ONE | SEVERAL | NAMED | {
     "$ref", "const", "enum", "type", "minItems", "maxItems", "required", "minProperties",
     "maxProperties", "minLength", "maxLength", "pattern", "format", "minimum", "maximum",
     "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
@@ -31,7 +27,9 @@ _ENFORCED: Final = _SCHEMA | _SCHEMAS | _NAMED | {
 _ANNOTATIONS: Final = frozenset({
     "$anchor", "$comment", "$id", "$schema", "id", "title", "description", "default", "example",
     "examples", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType",
-    "contentSchema", "discriminator", "externalDocs", "markdownDescription", "nullable", "xml",
+    "contentSchema", "deprecationMessage", "discriminator", "enumDescriptions", "enumNames",
+    "errorMessage", "externalDocs", "markdownDescription", "markdownEnumDescriptions", "nullable",
+    "propertyOrder", "propertyOrdering", "xml",
 })  # fmt: skip
 
 # In JSON Schema, but nothing that a grammar here enforces.
@@ -48,7 +46,7 @@ _FORMATS: Final = frozenset({
 
 
 def check_schema(schema: Any, param: str) -> dict[str, Any]:
-    """The schema as an object, when every reply can be made to satisfy it.
+    """The schema as an object in plain words, when every reply can be made to satisfy it.
 
     Raises InvalidRequest, for the request's field `param`, naming the keyword and its place.
     """
@@ -57,7 +55,14 @@ def check_schema(schema: Any, param: str) -> dict[str, Any]:
     _check_depth(schema, param)
     if not isinstance(schema, dict):
         raise InvalidRequest(f"{param}: a JSON schema is an object, not {_kind(schema)}", param)
-    for path, subschema in _subschemas(schema):
+    plain = plain_schema(schema)
+    _check_keywords(plain, param)
+    return plain
+
+
+def _check_keywords(schema: dict[str, Any], param: str) -> None:
+    """Raises InvalidRequest."""
+    for path, subschema in subschemas(schema):
         if isinstance(subschema, dict):
             if problem := _problem(subschema):
                 raise InvalidRequest(f"{param}: {problem}, at {path}", param)
@@ -67,13 +72,12 @@ def check_schema(schema: Any, param: str) -> dict[str, Any]:
                 f"at {path}",
                 param,
             )
-    if sum("$ref" in s for _, s in _subschemas(schema) if isinstance(s, dict)) > _MAX_REFS:
+    if sum("$ref" in s for _, s in subschemas(schema) if isinstance(s, dict)) > _MAX_REFS:
         raise InvalidRequest(f"{param}: more than {_MAX_REFS} '$ref' in one schema", param)
     if _is_endless(schema):
         raise InvalidRequest(
             f"{param}: the schema requires itself, so that no finite text satisfies it", param
         )
-    return schema
 
 
 def _problem(schema: dict[str, Any]) -> str | None:
@@ -100,7 +104,7 @@ def _problem(schema: dict[str, Any]) -> str | None:
     return None
 
 
-def _subschemas(schema: Any) -> Iterator[tuple[str, Any]]:
+def subschemas(schema: Any) -> Iterator[tuple[str, Any]]:
     """Every schema in a schema, itself first, with its place as a JSON pointer."""
     todo = [("#", schema)]
     while todo:
@@ -110,18 +114,18 @@ def _subschemas(schema: Any) -> Iterator[tuple[str, Any]]:
             continue
         for keyword, value in schema.items():
             here = f"{path}/{keyword}"
-            if keyword in _NAMED and isinstance(value, dict):
+            if keyword in NAMED and isinstance(value, dict):
                 todo += [(f"{here}/{name}", inner) for name, inner in value.items()]
-            elif keyword in _SCHEMAS or (keyword == "items" and isinstance(value, list)):
+            elif keyword in SEVERAL or (keyword == "items" and isinstance(value, list)):
                 todo += [(f"{here}/{i}", inner) for i, inner in enumerate(_list(value))]
-            elif keyword in _SCHEMA:
+            elif keyword in ONE:
                 todo.append((here, value))
 
 
 def _is_endless(root: dict[str, Any]) -> bool:
     """Whether only an endless value would satisfy a schema, because it requires itself."""
     targets = {}
-    for _, schema in _subschemas(root):
+    for _, schema in subschemas(root):
         if isinstance(schema, dict) and isinstance(ref := schema.get("$ref"), str):
             targets[ref] = _resolve(root, ref)
     # References are taken for endless until what they point to is found to end without them.

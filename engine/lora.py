@@ -19,6 +19,7 @@ from engine.errors import GGUFError, UnsupportedModel
 from engine.fingerprint import fingerprint
 from engine.gguf_file import GGUFFile
 from engine.gguf_header import TensorInfo
+from engine.quants import check_type
 
 log = logging.getLogger("rushlight.engine")
 
@@ -88,6 +89,8 @@ class Adapters:
         gguf = GGUFFile(file.path)
         self._open.append(gguf)
         _check_kind(gguf, model)
+        for tensor in gguf.tensors.values():
+            check_type(tensor.ggml_type, tensor.name)
         alpha = gguf.get_float("adapter.lora.alpha", 0.0)
         names = _adapted(gguf)
         for name in names:

@@ -14,9 +14,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from engine.gguf_file import GGUFFile, TensorInfo
+from engine.gguf_file import GGUFFile
+from engine.gguf_header import TensorInfo
 from engine.lora import Pair
-from engine.quants import quant_type
+from engine.quants import dequantize
 
 Floats = npt.NDArray[np.float32]
 
@@ -43,10 +44,7 @@ class LowRank:
 
 
 def low_rank(pairs: Sequence[Pair], *, looked_up: bool = False) -> LowRank | None:
-    """All that adapters add to one matrix; None for nothing. looked_up: it is the embedding.
-
-    Raises UnsupportedModel for a tensor type that this engine does not have.
-    """
+    """All that adapters add to one matrix; None for nothing. looked_up: it is the embedding."""
     if not pairs:
         return None
     n_all = sum(pair.rank for pair in pairs)
@@ -64,6 +62,5 @@ def low_rank(pairs: Sequence[Pair], *, looked_up: bool = False) -> LowRank | Non
 
 
 def _floats(gguf: GGUFFile, tensor: TensorInfo) -> Floats:
-    quant = quant_type(tensor.ggml_type, tensor.name)
-    blocks = gguf.bytes_of(tensor.name).view(quant.block)
-    return quant.dequantize(blocks).reshape(tensor.n_rows, tensor.n_in)
+    floats = dequantize(tensor.ggml_type, gguf.bytes_of(tensor.name))
+    return floats.reshape(tensor.n_rows, tensor.n_in)

@@ -30,34 +30,32 @@ _UNIT_TOKENS: Final = 64  # an n_ctx chosen here is a multiple of it
 class Sizes:
     """What is known of a model before it runs. Bytes.
 
-    process: anonymous memory of the process as it is; page_bytes: of a KV page;
-    pages_for: pages that a cache needs at least for a context of so many tokens.
+    process: anonymous memory of the process as it is; chat_bytes: keys and values that a cache
+    must have room for, at least, for a context of so many tokens.
     """
 
     weights: int
     workspace: int
     process: int
-    page_bytes: int
-    pages_for: Callable[[int], int]
+    chat_bytes: Callable[[int], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What the engine may take. Bytes, but for n_ctx and n_pages."""
+    """What the engine may take. Bytes, but for n_ctx."""
 
     n_ctx: int
-    n_pages: int  # of the cache
+    cache: int  # keys and values of all chats
     weights: int  # mapped
     workspace: int
-    chat: int  # keys and values of one full context
-    others: int  # of all other chats together
+    chat: int  # of it, one full context
     process: int
     free: FreeMemory
     limit: int  # of anonymous memory
 
     @property
     def anonymous(self) -> int:
-        return self.workspace + self.chat + self.others + self.process
+        return self.workspace + self.cache + self.process
 
     def table(self) -> str:
         """For people."""
@@ -65,7 +63,7 @@ class Budget:
             "weights, mapped": self.weights,
             "workspace": self.workspace,
             f"one chat of {self.n_ctx} tokens": self.chat,
-            "other chats": self.others,
+            "other chats": self.cache - self.chat,
             "process": self.process,
             "all, at most": self.weights + self.anonymous,
             self.free.reason: self.free.n_bytes,
@@ -81,16 +79,15 @@ def plan_memory(config: EngineConfig, n_ctx_train: int, sizes: Sizes, free: Free
     """
     process = sizes.process + _PROCESS_GROWTH
     usable = min(_USABLE_TOKENS, config.n_ctx or n_ctx_train)
-    least = _PROCESS_GROWTH + sizes.workspace + sizes.pages_for(usable) * sizes.page_bytes
+    least = _PROCESS_GROWTH + sizes.workspace + sizes.chat_bytes(usable)
     limit = sizes.process + _room_of_machine(sizes, free.n_bytes, least)
     if config.max_memory_bytes:
         limit = min(limit, config.max_memory_bytes)
     room = limit - process - sizes.workspace  # for keys and values
-    most_pages = max(room, 0) // sizes.page_bytes
-    share_pages = config.cache_bytes // sizes.page_bytes or int(most_pages * _SHARE)
-    _check_room(config, sizes, limit, room, most_pages)
+    _check_room(config, sizes, limit, room)
 
-    available = config.cache_bytes // sizes.page_bytes or most_pages
+    share = config.cache_bytes or int(room * _SHARE)
+    available = config.cache_bytes or room
     n_ctx = config.n_ctx
     if n_ctx > n_ctx_train:
         log.warning(
@@ -98,30 +95,28 @@ def plan_memory(config: EngineConfig, n_ctx_train: int, sizes: Sizes, free: Free
         )
     if not n_ctx:
         n_ctx = max(
-            _longest(sizes, share_pages // _FULL_CHATS, n_ctx_train),
+            _longest(sizes, share // _FULL_CHATS, n_ctx_train),
             _longest(sizes, available, usable),
         )
         reason = "the model's own" if n_ctx == n_ctx_train else "what fits into memory"
         log.info("n_ctx = %d: %s (the model was made for %d)", n_ctx, reason, n_ctx_train)
-    needed = sizes.pages_for(n_ctx)
+    needed = sizes.chat_bytes(n_ctx)
     if needed > available:
         setting = "cache.memory" if config.cache_bytes else "the memory there is"
         raise ConfigError(
-            f"n_ctx = {n_ctx} needs {_mib(needed * sizes.page_bytes)} for keys and values, but "
-            f"{setting} leaves {_mib(available * sizes.page_bytes)}; n_ctx = "
+            f"n_ctx = {n_ctx} needs {_mib(needed)} for keys and values, but "
+            f"{setting} leaves {_mib(available)}; n_ctx = "
             f"{_longest(sizes, available, n_ctx)} would fit"
         )
-    n_pages = max(share_pages, needed)
+    cache = max(share, needed)
     if not config.cache_bytes:
-        n_pages = min(n_pages, _MOST_CHATS * needed)
-    chat = needed * sizes.page_bytes
+        cache = min(cache, _MOST_CHATS * needed)
     budget = Budget(
         n_ctx=n_ctx,
-        n_pages=n_pages,
+        cache=cache,
         weights=sizes.weights,
         workspace=sizes.workspace,
-        chat=chat,
-        others=n_pages * sizes.page_bytes - chat,
+        chat=needed,
         process=process,
         free=free,
         limit=limit,
@@ -146,32 +141,32 @@ def _room_of_machine(sizes: Sizes, free: int, least: int) -> int:
     return max(free - sizes.weights, int(free * _LEAST), min(least, free))
 
 
-def _check_room(config: EngineConfig, sizes: Sizes, limit: int, room: int, most_pages: int) -> None:
+def _check_room(config: EngineConfig, sizes: Sizes, limit: int, room: int) -> None:
     """The least that an engine needs, and a cache of the size that is asked for."""
-    least = sizes.pages_for(1) * sizes.page_bytes
+    least = sizes.chat_bytes(1)
     if room < least:
         setting = "max_memory" if limit == config.max_memory_bytes else "the free memory"
         raise ConfigError(
             f"{setting} of {_mib(limit)} is too small: this model needs at least "
             f"{_mib(limit - room + least)} beside its weights"
         )
-    if config.cache_bytes // sizes.page_bytes > most_pages:
+    if config.cache_bytes > room:
         raise ConfigError(
             f"cache.memory = {_mib(config.cache_bytes)} does not fit: at most "
-            f"{_mib(most_pages * sizes.page_bytes)} are left for it"
+            f"{_mib(room)} are left for it"
         )
 
 
-def _longest(sizes: Sizes, n_pages: int, n_ctx: int) -> int:
-    """The longest context of up to n_ctx tokens for which that many pages are enough."""
+def _longest(sizes: Sizes, n_bytes: int, n_ctx: int) -> int:
+    """The longest context of up to n_ctx tokens for which so much memory is enough."""
     low, high = 0, n_ctx // _UNIT_TOKENS
     while low < high:
         middle = (low + high + 1) // 2
-        if sizes.pages_for(middle * _UNIT_TOKENS) <= n_pages:
+        if sizes.chat_bytes(middle * _UNIT_TOKENS) <= n_bytes:
             low = middle
         else:
             high = middle - 1
-    fits = sizes.pages_for(n_ctx) <= n_pages  # n_ctx itself may be no multiple
+    fits = sizes.chat_bytes(n_ctx) <= n_bytes  # n_ctx itself may be no multiple
     return n_ctx if fits else max(low * _UNIT_TOKENS, 1)
 
 

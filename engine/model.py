@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from engine.kernels.kv_page import KV_TYPES, layer_bytes
+from engine.kernels.kv_page import KV_TYPES
 from engine.kernels.op import FEW
 from engine.kernels.team import Team
+from engine.layer_groups import chat_bytes, group_layers
 from engine.model_config import ModelConfig
 from engine.pace import Pace
 from engine.plan import Batch, Part, Plan, Workspace
@@ -42,6 +43,7 @@ class Model:
                tokens a chat may have at most, or raises.
     on_compile: called with (done, total) while kernels are compiled or loaded.
     kv_type: of keys and values in the pages: a key of KV_TYPES.
+    groups, page_bytes: of its layers, and of the pages of each.
 
     long_rope: keys are turned as for contexts longer than the original one, where that matters.
     """
@@ -64,7 +66,8 @@ class Model:
         self.batch = Batch(max_rows)
         self.workspace = Workspace()
         kv = KV_TYPES[kv_type]
-        self.page_bytes = config.n_layer * layer_bytes(kv, config.n_head_kv, config.head_dim)
+        self.groups = group_layers(config, kv)
+        self.page_bytes = tuple(group.page_bytes for group in self.groups)
         self.plan = Plan()
         transformer = Transformer(
             config,
@@ -74,6 +77,7 @@ class Model:
             max_rows=max_rows,
             n_threads=n_threads,
             kv_type=kv,
+            groups=self.groups,
         )
         self._logits = transformer.logits
         shape = max_rows, config.n_embd
@@ -135,6 +139,10 @@ class Model:
         if n_new * self.n_weights_per_token <= _PRECISE_WORK:
             return n_past + n_new
         return max(n_past, 1)
+
+    def chat_bytes(self, n_tokens: int) -> int:
+        """Bytes of keys and values that a chat of so many tokens needs."""
+        return chat_bytes(self.groups, n_tokens, self.max_rows)
 
     @property
     def fraction_done(self) -> float:

@@ -1,7 +1,7 @@
 """Requests whose client is gone while they still run. For a while they go on, as long as nobody
 else wants the machine: the same client, sending its request again, joins instead of starting anew.
 
-Whoever calls it holds the worker's lock.
+Whoever calls it holds the desk's lock.
 """
 
 from __future__ import annotations

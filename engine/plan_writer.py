@@ -158,4 +158,4 @@ def _want_floats(readers: tuple[Matrix, ...]) -> bool:
 def _matrix_of(floats: npt.NDArray[np.float32]) -> Matrix:
     """A matrix in memory; whoever plans with it keeps that."""
     n_out, n_in = floats.shape
-    return Matrix("", F32, int(floats.ctypes.data), n_in, n_out)
+    return Matrix("", F32.ggml_type, int(floats.ctypes.data), n_in, n_out)

@@ -1,4 +1,5 @@
-"""Looks at the free memory now and then, and has the cache shrink before anything else suffers.
+"""Looks at the free memory now and then, and as soon as anybody has to wait for memory, and has the
+cache shrink before anything else suffers.
 
 Other programs may come and take what was free when the engine started. Then chats that nobody is
 using leave, and in the end requests are refused: better than the system killing the process.
@@ -12,10 +13,12 @@ import threading
 from collections.abc import Callable
 
 from engine.free_memory import FreeMemory
+from engine.stalls import Stalls
 
 log = logging.getLogger("rushlight.engine")
 
 EVERY_S = 2.0
+_SHORT_S = 0.25  # while memory is short
 _MARGIN = 64 << 20
 
 
@@ -34,6 +37,7 @@ class Watch:
     weights:   bytes that the page cache should keep.
     on_change: called with the level and the bytes that are missing, whenever memory is short, and
                once when it is no more.
+    stalls:    tells when to look at once; closed with the watch.
     """
 
     def __init__(
@@ -42,13 +46,15 @@ class Watch:
         weights: int,
         on_change: Callable[[Level, int], None],
         every_s: float = EVERY_S,
+        stalls: Stalls | None = None,
     ) -> None:
         self._look, self._on_change, self._every_s = look, on_change, every_s
+        self._stalls = stalls or Stalls()
         free = look().n_bytes
         # Where they never fitted, there is no more to defend than the process itself.
         self._wanted = weights + _MARGIN if weights + 2 * _MARGIN <= free else 2 * _MARGIN
         self._level = Level.ENOUGH
-        self._closed = threading.Event()
+        self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="rushlight-memory", daemon=True)
         self._thread.start()
 
@@ -58,13 +64,16 @@ class Watch:
 
     def close(self) -> None:
         """End the thread. Idempotent."""
-        self._closed.set()
-        self._thread.join()
+        if not self._is_closed:
+            self._is_closed = True
+            self._stalls.end()
+            self._thread.join()
+            self._stalls.close()
 
-    def look(self) -> None:
-        """Look once, and tell."""
+    def look(self, is_stalled: bool = False) -> None:
+        """Look once, and tell. is_stalled: somebody had to wait for memory."""
         free = self._look()
-        before, self._level = self._level, self._judge(free.n_bytes)
+        before, self._level = self._level, self._judge(free.n_bytes, is_stalled)
         if self._level != before:
             tell = log.warning if self._level else log.info
             n_mib = free.n_bytes >> 20
@@ -72,12 +81,15 @@ class Watch:
         if self._level or before:
             self._on_change(self._level, max(self._wanted + _MARGIN - free.n_bytes, 0))
 
-    def _judge(self, free: int) -> Level:
+    def _judge(self, free: int, is_stalled: bool) -> Level:
         if free < _MARGIN:
             return Level.CRITICAL
         # Once it is low, it must grow clearly before it counts as enough.
-        return Level.LOW if free < self._wanted + (_MARGIN if self._level else 0) else Level.ENOUGH
+        is_tight = is_stalled or self._level is not Level.ENOUGH
+        return Level.LOW if free < self._wanted + _MARGIN * is_tight else Level.ENOUGH
 
     def _run(self) -> None:
-        while not self._closed.wait(self._every_s):
-            self.look()
+        while not self._is_closed:
+            is_stalled = self._stalls.wait(_SHORT_S if self._level else self._every_s)
+            if not self._is_closed:
+                self.look(is_stalled)

@@ -35,31 +35,42 @@ def reply_grammar(
         _check_parameters(tool)
     control = tokenizer.vocabulary.control
     thinking = chat_format.parser(prompt_tail).open_thinking
-    first = thinking_rules(form_of(chat_format.tool_format), control, thinking)
-    if rules.kind and not rules.tools and not first:
+    form = form_of(chat_format.tool_format)
+    first = thinking_rules(form, control, thinking)
+    if rules.kind and not rules.tools and not first and not form.before_answer:
         return Grammar.compile(rules.kind, rules.source, tokenizer, rules.param)
-    body = _body(rules, chat_format, control)
+    written = chat_format.written(prompt_tail)
+    body = _body(rules, chat_format, control, written)
     start = f"start: {'first ' if first else ''}body"
     lark = "\n".join([start, *first, *body, ""])
     return Grammar.compile(GrammarKind.LARK, lark, tokenizer, rules.param or "tools")
 
 
-def _body(rules: ReplyRules, chat_format: ChatFormat, control: Mapping[str, int]) -> list[str]:
-    """The rule `body`, of what comes after the thinking, and its parts."""
+def _body(
+    rules: ReplyRules, chat_format: ChatFormat, control: Mapping[str, int], written: str
+) -> list[str]:
+    """The rule `body`, of what comes after the thinking, and its parts.
+
+    written: what the prompt holds of the reply: the beginning of a call, in some formats.
+    """
     tool_format = chat_format.tool_format
     form = form_of(tool_format)
-    before_text = lark_literal(form.before_answer, SpecialTokens(control))
+    begin = form.opening + form.before_name
+    opened = written if written and begin.startswith(written) else ""
+    before_text = lark_literal(form.before_answer.removeprefix(opened), SpecialTokens(control))
     if not rules.tools:
         return [f"body: {before_text} text", f"text: {_text(rules)}"]
     if rules.must_call or rules.kind:
-        calls = call_rules(form, rules.tools, rules.parallel, control)
+        calls = call_rules(form, rules.tools, rules.parallel, control, opened)
         if rules.must_call:
             return ["body: calls", *calls]
         return [f"body: {before_text} text | calls", f"text: {_text(rules)}", *calls]
     # Free text, and calls behind it. Where their first mark is text like any other, the text before
     # has to end with it, and the calls begin without it.
     free = f"FREE: {_no_call(rules, tool_format.openers)}"
-    begin = form.opening + form.before_name
+    if opened:  # it is text or calls
+        calls = call_rules(form, rules.tools, rules.parallel, control, opened)
+        return [f"body: {before_text} FREE | calls", free, *calls]
     opener = next((o for o in tool_format.openers if tool_format.form and begin.startswith(o)), "")
     mark = lark_literal(opener, SpecialTokens(control))
     calls = [

@@ -55,6 +55,7 @@ class ReplyParser:
         self._ends_thinking = tuple(ends_thinking)
         self._steps = self._reply()
         self.push(written)
+        self._scanner.silence()
         self._calls.n = 0
         self._content.restart()
         self._reasoning.restart()
@@ -143,18 +144,25 @@ class ReplyParser:
         yield from self._scanner.accept("```")
 
     def _try(self, calls: Steps[None]) -> Steps[bool]:
-        """Read calls; what is none is unread. Returns whether there was one."""
+        """Read calls; what is none is unread. Returns whether there was one, or the rest of one."""
         n_before = self._calls.n
+        is_cut = False
         self._scanner.keep()
         try:
             yield from calls
         except Unexpected:
-            self._scanner.rewind()
+            # The end may cut a call anywhere. Behind another call what is left is no content.
+            is_behind = self._calls.n > n_before or (n_before > 0 and self._content.is_after_mark)
+            is_cut = is_behind and self._scanner.is_at_end
+            if not is_cut:
+                self._scanner.rewind()
         self._scanner.release()
         self._calls.is_open = False
-        if self._calls.n == n_before:
+        if self._calls.n == n_before and not is_cut:
             return False
         self._content.pass_mark()
+        if self._tool_format:
+            yield from self._scanner.skip_cut(*self._tool_format.marks, *FENCES)
         return True
 
 
@@ -164,23 +172,23 @@ class Trimmed:
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._space = ""  # comes before the next text, or before a mark
-        self._after_mark = False
+        self.is_after_mark = False
         self.has_text = False
 
     def push(self, text: str) -> None:
         text = self._space + text
-        if self._after_mark and not self.has_text:
+        if self.is_after_mark and not self.has_text:
             text = text.lstrip()
         shown = text.rstrip()
         self._space = text[len(shown) :]
         if shown:
-            self._after_mark, self.has_text = False, True
+            self.is_after_mark, self.has_text = False, True
             self._emit(shown)
 
     def pass_mark(self) -> None:
         """A mark stands here."""
         self._space = ""
-        self._after_mark = True
+        self.is_after_mark = True
 
     def restart(self) -> None:
         """What came so far is not ours to pass on, its space neither; a mark still counts."""
@@ -188,6 +196,6 @@ class Trimmed:
 
     def flush(self) -> None:
         """The text is over."""
-        if self._space and not self._after_mark:
+        if self._space and not self.is_after_mark:
             self._emit(self._space)
         self._space = ""

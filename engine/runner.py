@@ -10,10 +10,11 @@ import time
 from collections.abc import Sequence as Ids
 
 from engine.chat import Chat, next_of
-from engine.chat_cache import ChatCache, NoRoom
+from engine.chat_cache import ChatCache
 from engine.errors import EngineError
 from engine.generation import Difference
-from engine.model import Model
+from engine.model import Cancelled, Model
+from engine.resident_chats import NoRoom, RoomComing
 from engine.scheduler import Step
 from engine.sequence import Sequence
 from engine.speed import Speed
@@ -23,6 +24,7 @@ from engine.tokenizer import Tokenizer
 # it shorter: alone, what is lost when it is cancelled; beside others, what their replies wait.
 _ALONE_S, _ALONE_LEAST = 1.0, 128
 _OTHERS_WAIT_S, _OTHERS_WAIT_LEAST = 0.5, 32
+_LOAD_S = 0.1  # that reading a stored chat may take at once
 _SCORE_BYTES = 1 << 24  # of logits at once, when all are wanted: they grow with the vocabulary
 _IDLE_CHUNK = 64  # tokens: what is lost when a request comes in the middle
 
@@ -34,21 +36,19 @@ class Runner:
         self._model, self._cache, self._tokenizer, self._speed = model, cache, tokenizer, speed
 
     def open(self, sequence: Sequence) -> None:
-        """Give a request its chat: with all of its beginning that is in the cache."""
+        """Give a request its chat: with all of its beginning that is in memory."""
         parting = None if sequence.n_decoded else self._cache.parting(sequence.ids)
         if parting:
             decode = self._tokenizer.decode
             sequence.generation.difference = Difference(
                 parting.at, decode(parting.cached_ids), decode(parting.prompt_ids)
             )
-        sequence.run_on(self._cache.open(sequence.cacheable_ids))
-        if not sequence.precise_until:
-            n_past, n_new = sequence.n_cached, len(sequence.prompt_ids) - sequence.n_cached
-            sequence.precise_until = self._model.precise_until(n_past, n_new)
+        is_new = not sequence.n_decoded  # and not a reply that goes on after a pause
+        sequence.run_on(self._cache.open(sequence.cacheable_ids, is_request=is_new))
 
     def run(self, step: Step) -> None:
-        """Raises Cancelled when the batch was cancelled, NoRoom when too few pages are free; then
-        nothing has changed.
+        """Raises Cancelled when the batch was cancelled, NoRoom or RoomComing when too few pages
+        are free; then nothing has changed.
         """
         if step.is_prefill:
             self._prefill(step.sequences[0], step.others_wait)
@@ -63,20 +63,27 @@ class Runner:
         n = self._cache.longest_prefix(ids)[1]
         if n >= len(ids) - 1:
             return False
-        chat = self._cache.open(ids)
+        chat = self._cache.open(ids, is_request=False)
         try:
+            while self._cache.load(chat, ids):
+                if self._model.batch.cancelled:
+                    raise Cancelled
             chunk = ids[len(chat.ids) :][:_IDLE_CHUNK]
             self._cache.make_room([chat], len(chunk), len(ids))
             chat.prefill(chunk, want_logits=False)
-        except NoRoom:
+        except (NoRoom, RoomComing):
             return False
         finally:
             self._cache.close(chat)
         return True
 
     def _prefill(self, sequence: Sequence, others_wait: bool) -> None:
-        """Read a chunk of the prompt: all but its last token, which is read as decoding reads."""
+        """Read a chunk of the prompt, from the store if it is there: all but its last token, which
+        is read as decoding reads.
+        """
         chat = _chat(sequence)
+        if self._load(chat, sequence):
+            return
         limit_s, least = (
             (_OTHERS_WAIT_S, _OTHERS_WAIT_LEAST) if others_wait else (_ALONE_S, _ALONE_LEAST)
         )
@@ -87,6 +94,10 @@ class Runner:
         n = min(sequence.n_left - 1, most)
         first = len(chat.ids)
         self._cache.make_room([chat], n, len(sequence.ids))
+        if not sequence.precise_until:
+            sequence.precise_until = self._model.precise_until(
+                first, len(sequence.prompt_ids) - first
+            )
         self._model.batch.rewind()
         sequence.n_reading = n
         start = time.perf_counter()
@@ -101,6 +112,17 @@ class Runner:
         if is_scored:
             self._speed.note_prefill(n, time.perf_counter() - start)
         sequence.n_prefilled = max(sequence.n_prefilled, len(chat.ids))
+
+    def _load(self, chat: Chat, sequence: Sequence) -> bool:
+        """Take what the store has of it, for a while. Returns whether there was anything."""
+        end_s = time.perf_counter() + _LOAD_S
+        n_before, ids = len(chat.ids), sequence.cacheable_ids
+        while is_loading := self._cache.load(chat, ids):
+            if time.perf_counter() > end_s:
+                break
+        n_loaded = len(chat.ids) - n_before
+        sequence.note_loaded(n_loaded)
+        return is_loading or n_loaded > 0
 
     def _decode(self, sequences: tuple[Sequence, ...]) -> None:
         """The next token of each."""

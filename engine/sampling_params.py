@@ -87,7 +87,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
-            _check("max_tokens", self.max_tokens, 1, math.inf)
+            _check("max_tokens", self.max_tokens, 0, math.inf)
         if self.n_probs is not None:
             _check("n_probs", self.n_probs, 0, MAX_PROBS)
         for param, (low, high) in _RANGES.items():

@@ -10,21 +10,22 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.chat_file import BadChatFile, ChatHeader, read_header, read_pages, write_chat
+from engine.chat_file import BadChatFile, ChatHeader, Views, read_header, read_pages, write_chat
 from engine.errors import InvalidRequest
 from engine.info import SavedChat
+from engine.layer_groups import Groups, are_pages_of
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]{0,126}")  # no separators, no hidden files
 
 
 class SavedChats:
-    """key, page_bytes: of the model's pages (fingerprint.py).
+    """key: of the model's pages (fingerprint.py); groups: of its layers.
 
     Methods that take a name raise InvalidRequest when it is no name, or not one of a chat here.
     """
 
-    def __init__(self, folder: Path, key: bytes, page_bytes: int) -> None:
-        self._folder, self._key, self._page_bytes = folder, key, page_bytes
+    def __init__(self, folder: Path, key: bytes, groups: Groups) -> None:
+        self._folder, self._key, self._groups = folder, key, groups
 
     def all(self) -> list[SavedChat]:
         """By name, those of other models too. Raises OSError when the folder cannot be read."""
@@ -37,7 +38,7 @@ class SavedChats:
                     continue
         return found
 
-    def save(self, name: str, ids: Sequence[int], pages: Sequence[memoryview]) -> SavedChat:
+    def save(self, name: str, ids: Sequence[int], pages: Views) -> SavedChat:
         """Keep a chat under a name, in place of an older one. Raises OSError: disk full, read-only
         folder.
         """
@@ -59,7 +60,7 @@ class SavedChats:
             )
         return chat, header
 
-    def read(self, name: str, header: ChatHeader, pages: Sequence[memoryview]) -> None:
+    def read(self, name: str, header: ChatHeader, pages: Views) -> None:
         """Fill memory with the pages of a chat that `open` found."""
         try:
             read_pages(self._path(name), header, pages)
@@ -96,5 +97,6 @@ class SavedChats:
             n_tokens=len(header.ids),
             n_bytes=header.n_bytes,
             saved_at=path.stat().st_mtime,
-            fits=header.key == self._key and header.page_bytes == self._page_bytes,
+            fits=header.key == self._key
+            and are_pages_of(self._groups, len(header.ids), header.sizes.tolist()),
         )

@@ -59,13 +59,19 @@ class Scanner:
         self._text = ""
         self._pos = 0  # what lies before is read
         self._kept = _NOWHERE  # where `rewind` goes
+        self._silent = 0  # what lies before is never emitted
 
     def feed(self, text: str) -> None:
         done = max(0, min(self._pos, self._kept) - 1)  # but for one: a quote before a marker counts
         self._text = self._text[done:] + text
         self._pos -= done
+        self._silent -= done
         if self._kept != _NOWHERE:
             self._kept -= done
+
+    def silence(self) -> None:
+        """Text that has come so far may be part of a marker, but `until` does not emit it."""
+        self._silent = len(self._text)
 
     def keep(self) -> None:
         """From now on, `rewind` comes back to here."""
@@ -78,6 +84,19 @@ class Scanner:
     def release(self) -> None:
         """Nobody will rewind."""
         self._kept = _NOWHERE
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all is read, and no more comes."""
+        return self.ended and self._pos >= len(self._text)
+
+    def skip_cut(self, *texts: str) -> Steps[None]:
+        """Read the beginning of one of the texts, after whitespace, where the end cuts it off."""
+        while _is_cut(self._text[self._pos :].lstrip(), texts):
+            if self.ended:
+                self._pos = len(self._text)
+                return
+            yield
 
     def unread(self, text: str) -> None:
         """Give back what was read last."""
@@ -97,7 +116,7 @@ class Scanner:
                 shown = half
             elif not markers.quotable or (quoted := self._is_quoted(found)) is False:
                 self._pos = found.end()
-                emit(text[pos : found.start()])
+                emit(text[max(pos, self._silent) : found.start()])
                 return found[0]
             elif quoted:
                 n_quoted = found.end() - pos
@@ -105,7 +124,7 @@ class Scanner:
             else:
                 shown = found.start()
             self._pos, n_quoted = shown, 0
-            emit(text[pos:shown])
+            emit(text[max(pos, self._silent) : shown])
             if self.ended:
                 return ""
             yield
@@ -155,13 +174,17 @@ class Scanner:
         return taken
 
     def accept(self, *texts: str) -> Steps[str]:
-        """Read the longest of the texts that comes next; '' if none does."""
+        """Read the longest of the texts that comes next; '' if none does.
+
+        While `rewind` goes anywhere, what the end leaves of one is read too.
+        """
         while True:
             rest = self._text[self._pos :][: max(map(len, texts))]
             come = max((text for text in texts if rest.startswith(text)), key=len, default="")
-            may_come = any(len(t) > len(rest) and t.startswith(rest) for t in texts)
+            may_come = _is_cut(rest, texts)
             if not may_come or self.ended:
-                self._pos += len(come)
+                is_left = may_come and not come and self._kept != _NOWHERE
+                self._pos += len(rest if is_left else come)
                 return come
             yield
 
@@ -222,3 +245,8 @@ class Scanner:
         if not isinstance(value, str):
             raise Unexpected
         return value
+
+
+def _is_cut(text: str, texts: Iterable[str]) -> bool:
+    """Whether the text is but the beginning of one of the texts."""
+    return any(len(whole) > len(text) and whole.startswith(text) for whole in texts)

@@ -1,6 +1,6 @@
 """Which requests wait, which run, and what the next step does. No thread, no model, no cache.
 
-Whoever calls it holds the worker's lock.
+Whoever calls it holds the desk's lock.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Sequence:
         self.submitted_s = time.monotonic()
         self.work_s = 0.0  # that reading its prompt takes, as estimated when it came
         self.n_cached = 0
-        self.precise_until = 0  # Model.precise_until of the prompt; 0 = not asked yet
+        self.precise_until = 0  # Model.precise_until of the prompt; 0 = nothing is read yet
         self.n_prefilled = 0
         self.n_decoded = 0
         self.interruption: Interruption | None = None
@@ -129,6 +129,12 @@ class Sequence:
         self.n_prefilled = len(chat.ids)
         self.enter(Phase.PREFILL)
 
+    def note_loaded(self, n: int) -> None:
+        """n more tokens came from the store."""
+        self.n_prefilled += n
+        if not self.precise_until:  # so far nothing was read
+            self.n_cached += n
+
     def pause(self) -> Chat:
         """Leave the model to others. Returns the chat, to go on from later."""
         assert self.chat is not None, "it does not run"
@@ -177,6 +183,9 @@ class Sequence:
         """Sample the next token from logits f32[n_vocab] and report it; may end the reply."""
         if self.phase is Phase.PREFILL:
             self.enter(Phase.DECODE)
+        if not self.n_max:  # only what is known of the prompt was wanted
+            self.finish(FinishReason.LENGTH)
+            return
         choice = self._chooser.choose(logits)
         self.n_decoded += 1
         self.ids.append(choice.token_id)

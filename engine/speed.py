@@ -40,15 +40,6 @@ class Speed:
     def note_reply(self, n_tokens: int) -> None:
         self._reply = _KEEP * self._reply + (1 - _KEEP) * n_tokens
 
-    @property
-    def prefill_tok_per_s(self) -> float | None:
-        return self._prefill.per_s
-
-    @property
-    def decode_tok_per_s(self) -> float | None:
-        """Of one chat."""
-        return self._decode.per_s
-
     def prefill_s(self, n_tokens: int) -> float | None:
         """Seconds to read a prompt's tokens. The last of them is read as decoding reads."""
         rate = self._prefill.per_s or self._decode.per_s

@@ -7,6 +7,7 @@ would not print become text of the messages that it does print. Does not know Ji
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -52,7 +53,10 @@ def fit(
         fitted = [_with_short_ids(message) for message in fitted]
     if tools and not style.shows_tools:
         fitted = _with_tool_prompt(fitted, tools, style, tool_format)
-    if style.system is SystemText.DROPPED:
+    if style.one_system:
+        fitted = _with_one_system(fitted)
+    is_lone = all(message["role"] in SYSTEM_ROLES for message in fitted)
+    if style.system is SystemText.DROPPED or (is_lone and style.drops_lone_system):
         return _with_folded_system(fitted)
     if style.late_system is SystemText.DROPPED:
         return list(_with_late_system_folded(fitted))
@@ -215,6 +219,16 @@ def _with_folded_system(messages: list[Message]) -> list[Message]:
     told = [m["content"] for m in messages if m["role"] in SYSTEM_ROLES]
     others = [m for m in messages if m["role"] not in SYSTEM_ROLES]
     return _before_first_user(others, _joined(*told)) if told else messages
+
+
+def _with_one_system(messages: list[Message]) -> list[Message]:
+    """System messages at the beginning as one."""
+    roles = (message["role"] for message in messages)
+    n = sum(1 for _ in itertools.takewhile(messages[0]["role"].__eq__, roles))
+    if n < 2 or messages[0]["role"] not in SYSTEM_ROLES:
+        return messages
+    told = _joined(*(message["content"] for message in messages[:n]))
+    return [{**messages[0], "content": told}, *messages[n:]]
 
 
 def _with_late_system_folded(messages: Iterable[Message]) -> Iterable[Message]:

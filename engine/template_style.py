@@ -36,10 +36,12 @@ class TemplateStyle:
     absent_tools: tuple[()] | None = None  # where there are none
     system: SystemText = SystemText.SHOWN
     late_system: SystemText = SystemText.SHOWN  # behind other messages
+    one_system: bool = False  # shows only one system message of several at the beginning
+    drops_lone_system: bool = False  # where nobody else says anything
     shows_developer: bool = False  # has this role, OpenAI's newer word for system
     shows_tools: bool = True
     shows_calls: bool = True
-    calls_or_content: bool = False  # does not show the calls of a message that has content
+    calls_or_content: bool = False  # does not show both of one message
     text_arguments: bool = True  # takes arguments that are no object, as broken calls have
     shows_results: bool = True  # messages of the role `tool`
     inline_results: bool = False  # wants them as the calling message's `tool_responses`
@@ -68,29 +70,34 @@ class TryRender(Protocol):
 def find_style(try_render: TryRender, source: str) -> TemplateStyle:
     """The style in which the template prints most of some small chats.
 
-    source: the template's own text. What it speaks of it is taken to show, in chats unlike these.
+    source: the template's own text. It has the role `developer` where it speaks of it; and calls
+    and results, where it fails on ours.
     """
     probe = _Probe(try_render)
     style = probe.find_content_style()
     style = probe.find_call_style(style)
     one, both = _calling(NEEDLE), {**_calling("it"), "content": NEEDLE}
     shows_call = probe.shows(style, one, _FOUND)
-    shows_result = probe.shows(style, _calling("it"), {**_FOUND, "content": NEEDLE})
+    is_tried = bool(probe.calls(style, one, _FOUND))
+    system = probe.find_system(style, _told("system"), _HI)
     key = next((k for k in REASONING_KEYS if probe.shows(style, _thinking(k), _FOUND)), "")
     return replace(
         style,
-        system=probe.find_system(style, _told("system"), _HI),
+        system=system,
         late_system=probe.find_system(style, _HI, _SAID, _told("system"), _HI),
+        one_system=system is SystemText.SHOWN and not probe.shows_two_systems(style),
+        drops_lone_system=probe.drops_lone_system(style),
         shows_developer=NEEDLE in try_render([_told("developer"), _HI], style)
         and "developer" in source,
         shows_tools=probe.shows_tools(style),
-        shows_calls=shows_call or "tool_calls" in source,
+        shows_calls=shows_call or (not is_tried and "tool_calls" in source),
         calls_or_content=shows_call
-        and not probe.shows(style, {**one, "content": "reply"}, _FOUND)
-        and probe.shows(style, _SAID, one, _FOUND),
+        and not probe.shows_both(style, {**one, "content": OTHER}, _FOUND)
+        and probe.shows_both(style, {**_SAID, "content": OTHER}, one, _FOUND, _SAID, _HI),
         text_arguments=not shows_call or probe.shows(style, _with_text_arguments(one), _FOUND),
-        shows_results=shows_result or "'tool'" in source or '"tool"' in source,
-        inline_results=probe.shows(style, {**_calling("it"), "tool_responses": _INLINE}),
+        shows_results=probe.shows(style, _calling("it"), _FOUND_NEEDLE)
+        or (not is_tried and ("'tool'" in source or '"tool"' in source)),
+        inline_results=probe.prefers_inline(style),
         one_call=shows_call and not probe.shows(style, _calling("it", NEEDLE), _FOUND, _FOUND),
         short_ids=shows_call and not probe.shows(style, *map(_with_long_id, (one, _FOUND))),
         reasoning_key=key,
@@ -107,6 +114,13 @@ class _Probe:
     def shows(self, style: TemplateStyle, *messages: Message) -> bool:
         """Whether the needle in the messages is printed."""
         return NEEDLE in self.calls(style, *messages)
+
+    def prefers_inline(self, style: TemplateStyle) -> bool:
+        """Whether results inside of the calling message are shown, and those in messages of their
+        own not in the same way.
+        """
+        inline = self.calls(style, {**_calling("it"), "tool_responses": _INLINE})
+        return NEEDLE in inline and inline != self.calls(style, _calling("it"), _FOUND_NEEDLE)
 
     def calls(self, style: TemplateStyle, *messages: Message) -> str:
         variables = {"tools": [_tool("find")], **SPECIMEN_VARIABLES}
@@ -128,6 +142,21 @@ class _Probe:
                 return candidate
         return style
 
+    def shows_both(self, style: TemplateStyle, *messages: Message) -> bool:
+        """Whether the needle and the other word are printed."""
+        text = self.calls(style, *messages)
+        return NEEDLE in text and OTHER in text
+
+    def shows_two_systems(self, style: TemplateStyle) -> bool:
+        first = {"role": "system", "content": OTHER}
+        text = self.try_render([first, _told("system"), _HI], style)
+        return NEEDLE in text and OTHER in text
+
+    def drops_lone_system(self, style: TemplateStyle) -> bool:
+        """Whether system text alone is lost, though a user's would be shown."""
+        alone, said = (self.try_render([_told(role)], style) for role in ("system", "user"))
+        return bool(alone) and NEEDLE not in alone and NEEDLE in said
+
     def find_system(self, style: TemplateStyle, *messages: Message) -> SystemText:
         text = self.try_render(list(messages), style)
         if not text:
@@ -141,12 +170,14 @@ class _Probe:
 
 
 NEEDLE: Final = "NEEDLE"
-REASONING_KEYS: Final = ("reasoning_content", "thinking", "reasoning")
+OTHER: Final = "HAYSTACK"
+REASONING_KEYS: Final = ("reasoning_content", "thinking", "reasoning", "thought")
 SPECIMEN_VARIABLES: Final = {"enable_thinking": True, "thinking": True}
 _ID: Final = "call00001"  # nine letters and digits: Mistral's templates want just that
 _HI: Final[Message] = {"role": "user", "content": "GREETING"}
 _SAID: Final[Message] = {"role": "assistant", "content": "reply"}
 _FOUND: Final[Message] = {"role": "tool", "tool_call_id": _ID, "name": "find", "content": "found"}
+_FOUND_NEEDLE: Final[Message] = {**_FOUND, "content": NEEDLE}
 _INLINE: Final = [{"name": "find", "response": NEEDLE}]
 
 

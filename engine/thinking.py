@@ -35,8 +35,15 @@ MARKS: Final = (
         ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
     ),
     ThinkingMarks("<think:opensource>", "</think:opensource>"),  # Hunyuan
-    ThinkingMarks("<think>", "</think>", ("<response>", "</response>")),  # Granite 3
+    ThinkingMarks("<think>", "</think>", ("<response>", "</response>")),  # Granite 3.3
+    ThinkingMarks("<think>", "</think>", ("<answer>", "</answer>")),  # Hunyuan, GLM 4.1V
     THINK,
+    ThinkingMarks("Here is my thought process:", "Here is my response:"),  # Granite 3.2
+    ThinkingMarks("<thought>", "</thought>"),  # EXAONE Deep
+    ThinkingMarks("<|thought_start|>", "<|thought_end|>"),  # MiniCPM 3
+    ThinkingMarks("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    ThinkingMarks("<longcat_think>", "</longcat_think>"),
+    ThinkingMarks("◁think▷", "◁/think▷"),  # Kimi VL
     ThinkingMarks("[THINK]", "[/THINK]"),  # Magistral
     ThinkingMarks(
         "<|START_THINKING|>",  # Command
@@ -75,6 +82,7 @@ SWITCHES: Final = (
     ThinkingSwitch("thinking_mode", "disabled", "enabled"),
     ThinkingSwitch("reasoning_effort", "no_think", "high"),
     ThinkingSwitch("reasoning_effort", "none", "high"),
+    ThinkingSwitch("reasoning"),
 )
 
 

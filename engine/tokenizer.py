@@ -85,13 +85,9 @@ class Tokenizer:
         pre_substitute: pre-tokenizer to use when the file names one that is not known here.
         Raises UnsupportedModel, GGUFError, ConfigError (the substitute is not known either).
         """
-        model = gguf.get_str("tokenizer.ggml.model")
-        if model not in MODELS:
-            raise UnsupportedModel("tokenizer", model, MODELS)
-        if model == SENTENCEPIECE:
+        pre = check_tokenizer(gguf, pre_substitute)
+        if pre is None:
             return cls._sentencepiece(gguf)
-        name = model if model == CHARACTER_BPE else gguf.get_str("tokenizer.ggml.pre", "")
-        pre = choose_pre_tokenizer(name, pre_substitute)
         return cls._byte_level(gguf, pre) if pre.byte_letters else cls._characters(gguf, pre)
 
     @classmethod
@@ -230,6 +226,19 @@ class StreamDecoder:
         if begins and self._space_prefix and not self._begins:
             data = data.removeprefix(b" ")
         return self._utf8.decode(data)
+
+
+def check_tokenizer(gguf: GGUFFile, pre_substitute: str = "") -> PreTokenizer | None:
+    """The pre-tokenizer of a file whose tokenizer is there; None: SentencePiece, which has none.
+    Raises as `Tokenizer.from_gguf`, having looked at no token.
+    """
+    model = gguf.get_str("tokenizer.ggml.model")
+    if model not in MODELS:
+        raise UnsupportedModel("tokenizer", model, MODELS)
+    if model == SENTENCEPIECE:
+        return None
+    name = model if model == CHARACTER_BPE else gguf.get_str("tokenizer.ggml.pre", "")
+    return choose_pre_tokenizer(name, pre_substitute)
 
 
 def _ids_by_text(gguf: GGUFFile) -> dict[str, int]:

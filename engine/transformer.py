@@ -19,6 +19,7 @@ from engine.kernels.activation import soft_cap
 from engine.kernels.kv_page import layer_bytes
 from engine.kernels.op import ARRIVED_BYTES
 from engine.kernels.rope import ROPE_AND_STORE, rope_angles
+from engine.layer_groups import Groups
 from engine.mixture_of_experts import MixtureOfExperts
 from engine.model_config import ModelConfig
 from engine.plan import Plan, Workspace
@@ -30,7 +31,7 @@ from engine.weights import LayerWeights, Matrix, Norm, Vector, Weights
 class Transformer:
     """Emits all ops of a model at once.
 
-    kv_type: of keys and values in the pages (kernels/kv_page.py).
+    kv_type: of keys and values in the pages (kernels/kv_page.py); groups: which layers share pages.
     logits: f32[max_rows, n_vocab rounded up], written by each run.
     """
 
@@ -44,10 +45,11 @@ class Transformer:
         max_rows: int,
         n_threads: int,
         kv_type: int,
+        groups: Groups,
     ) -> None:
         c, w = config, weights
         n_q, n_kv = c.n_head * c.head_dim, c.n_head_kv * c.head_dim
-        self.config, self.plan, self.kv_type = c, plan, kv_type
+        self.config, self.plan, self.kv_type, self.groups = c, plan, kv_type, groups
         self.writer = PlanWriter(
             plan,
             workspace,
@@ -125,7 +127,7 @@ class Transformer:
             "n_head": c.n_head,
             "n_head_kv": c.n_head_kv,
             "head_dim": c.head_dim,
-            "layer_offset": i * layer_bytes(self.kv_type, c.n_head_kv, c.head_dim),
+            **self._place_in_pages(i),
             **self.parts,
         }
         self.plan.emit(
@@ -156,6 +158,17 @@ class Transformer:
         self.writer.quantise(self.attended, w.attn_output)
         product = partial(self.writer.matmul, w.attn_output, self.attended)
         self._add(product, w.post_attention_norm)
+
+    def _place_in_pages(self, i: int) -> dict[str, int]:
+        """The fields that say where a layer's keys and values are."""
+        c, entry_bytes = self.config, 8
+        g = next(g for g, group in enumerate(self.groups) if i in group.layers)
+        n_before = self.groups[g].layers.index(i)
+        return {
+            "layer_offset": n_before * layer_bytes(self.kv_type, c.n_head_kv, c.head_dim),
+            "table_offset": g * entry_bytes,
+            "table_step": len(self.groups) * entry_bytes,
+        }
 
     def _read_stream(self, norm: Norm | None, readers: tuple[Matrix, ...]) -> int:
         """The input of a block's products, normalised if there is a norm. Returns its floats."""

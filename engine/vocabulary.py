@@ -56,13 +56,14 @@ ROLE_TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
 OLD_ROLE_KEYS: Final = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
 
 # Tokens that end a generation, by role and by text. Files name them in many places, and often only
-# some of them, so the set is the union of all; llama.cpp knows the same texts.
+# some of them, so the set is the union of all. llama.cpp knows the same texts, but for two behind
+# which a tool's result stands: FunctionGemma's and Apertus' models would go on and invent it.
 END_ROLES: Final = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 END_TEXTS: Final = frozenset({
     "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|end_of_text|>", "<|endoftext|>", "</s>",
     "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<end_of_turn>", "<turn|>", "[e~[",
     "<|tool_response>", "<end_of_utterance>", "<｜end▁of▁sentence｜>", "<eos>", "<EOT>", "_<EOT>",
-    "[EOT]", "[EOS]",
+    "[EOT]", "[EOS]", "<start_function_response>", "<|tools_suffix|>",
 })  # fmt: skip
 
 

@@ -13,7 +13,10 @@ import pkgutil
 import platform
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+from engine.cpus import count_cpus
 
 
 def compile_all() -> int:
@@ -32,6 +35,12 @@ def compile_all() -> int:
     return len(Native.all)
 
 
+def compile_for(profile: str) -> None:
+    """Compile all kernels for a profile, in a process of its own: one knows only one profile."""
+    env = {"RUSHLIGHT_CPU_PROFILE": profile, "RUSHLIGHT_COMPILE_ONLY": "1"}
+    subprocess.run([sys.executable, "-m", "engine.warm"], env={**os.environ, **env}, check=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="engine.warm", description=__doc__)
     parser.add_argument("--profiles", choices=("this", "all"), default="this")
@@ -43,9 +52,10 @@ def main() -> None:
 
     from engine.jit import profiles_of
 
-    for profile in profiles_of(platform.machine()):
-        env = {"RUSHLIGHT_CPU_PROFILE": profile.name, "RUSHLIGHT_COMPILE_ONLY": "1"}
-        subprocess.run([sys.executable, "-m", "engine.warm"], env={**os.environ, **env}, check=True)
+    names = [profile.name for profile in profiles_of(platform.machine())]
+    with ThreadPoolExecutor(count_cpus().n) as pool:
+        for _ in pool.map(compile_for, names):
+            pass  # so that the first failure is raised here
 
 
 if __name__ == "__main__":

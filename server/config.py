@@ -1,18 +1,14 @@
-"""AppConfig: everything a user may set, from config.toml, the environment and flags.
+"""AppConfig: everything a user may set: sections of keys, their defaults and what they may be.
 
-Flags win over RUSHLIGHT_SECTION__KEY variables, those over the file, the file over the defaults.
-Unknown names and bad values are refused by name. Nobody else reads the file or these variables;
-how kernels are compiled and where they are kept, the environment tells engine/jit.py alone.
+The same names in config.toml, the environment and the engine, but for those that a section lists.
+Where values come from is config_sources.py's.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
+import json
 import re
-import tomllib
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -20,23 +16,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     ValidationInfo,
     field_validator,
 )
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
 
 from engine import ConfigError, EngineConfig, InvalidRequest, LoraFile, SamplingParams
-from server.sampling_fields import Int32
-
-DEFAULT_FILE = Path("config.toml")
-ENV_PREFIX = "RUSHLIGHT_"
+from server.whole_numbers import Int32
 
 _engine: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(EngineConfig)}
 _sampling: dict[str, Any] = {
@@ -88,8 +73,19 @@ def _split_list(value: Any) -> Any:
     return value.split(",") if isinstance(value, str) else value
 
 
+def _parse_json(value: Any) -> Any:
+    """A list of any strings, in a variable of the environment."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ValueError(f'is no JSON like ["a", "b"] (it is {value!r:.60})') from None
+
+
 Lora = Annotated[LoraFile, BeforeValidator(_parse_lora)]
-Loras = Annotated[tuple[Lora, ...], NoDecode, BeforeValidator(_split_list)]
+Loras = Annotated[tuple[Lora, ...], BeforeValidator(_split_list)]
+Texts = Annotated[list[str], BeforeValidator(_parse_json)]
 
 
 class EngineSettings(Section):
@@ -177,9 +173,9 @@ class MemorySection(EngineSettings):
 
 
 Key = Annotated[str, Field(pattern=r"^[!-+\x2d-~]+$")]  # what a header can hold, without commas
-Keys = Annotated[list[Key], NoDecode, BeforeValidator(_split_list)]
+Keys = Annotated[list[Key], BeforeValidator(_split_list)]
 Origin = Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]
-Origins = Annotated[list[Origin], NoDecode, BeforeValidator(_split_list)]
+Origins = Annotated[list[Origin], BeforeValidator(_split_list)]
 
 
 class ServerSection(Section):
@@ -210,7 +206,7 @@ class SamplingSection(Section):
     dry_base: float = _sampling["dry_base"]
     dry_allowed_length: Int32 = _sampling["dry_allowed_length"]
     dry_penalty_last_n: Int32 = _sampling["dry_penalty_last_n"]
-    dry_sequence_breakers: list[str] = list(_sampling["dry_sequence_breakers"])
+    dry_sequence_breakers: Texts = list(_sampling["dry_sequence_breakers"])
     dynatemp_range: float = _sampling["dynatemp_range"]
     dynatemp_exponent: float = _sampling["dynatemp_exponent"]
     top_n_sigma: float = _sampling["top_n_sigma"]
@@ -249,16 +245,10 @@ class LogSection(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
-class AppConfig(BaseSettings):
-    """All settings. Use `load_config`, which turns what is wrong into one clear message."""
+class AppConfig(BaseModel):
+    """All settings, checked. From where a user sets them, `load_config` makes one."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX,
-        env_nested_delimiter="__",
-        env_ignore_empty=True,
-        extra="forbid",
-        frozen=True,
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     engine: EngineSection = EngineSection()
     cache: CacheSection = CacheSection()
@@ -269,107 +259,8 @@ class AppConfig(BaseSettings):
     server: ServerSection = ServerSection()
     sampling: SamplingSection = SamplingSection()
     log: LogSection = LogSection()
-    from_file: ClassVar[dict[str, Any]] = {}
 
     def to_engine_config(self) -> EngineConfig:
         """What the engine is made with. Raises: ConfigError."""
         parts = [section.to_engine() for _, section in self if isinstance(section, EngineSettings)]
         return EngineConfig(**{name: value for part in parts for name, value in part.items()})
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, InitSettingsSource(settings_cls, cls.from_file)
-
-
-Overrides = Mapping[str, Mapping[str, Any]]  # section -> key -> value, from flags
-
-
-def load_config(path: Path | None = None, overrides: Overrides | None = None) -> AppConfig:
-    """The settings in force. `path` None: ./config.toml if there is one. Raises: ConfigError."""
-    _refuse_unknown_variables()
-
-    class Settings(AppConfig):
-        from_file = _read_file(path)
-
-    try:
-        return Settings(**dict(overrides or {}))  # type: ignore[arg-type]
-    except ValidationError as error:
-        raise ConfigError(_problems(error, path, overrides or {})) from None
-
-
-def _read_file(path: Path | None) -> dict[str, Any]:
-    """What the file holds, whatever kind of file it is. Raises: ConfigError."""
-    file = path or DEFAULT_FILE
-    try:
-        return tomllib.loads(file.read_bytes().decode())
-    except FileNotFoundError:
-        if path is None:
-            return {}
-        raise ConfigError(f"{file}: there is no such file") from None
-    except OSError as error:
-        raise ConfigError(f"{file}: it cannot be read: {error.strerror}{_hint(path)}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: it is not UTF-8 (at byte {error.start}){_hint(path)}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file}: {error}{_hint(path)}") from None
-
-
-def _hint(path: Path | None) -> str:
-    """For a file that nobody asked for: it may be another program's."""
-    return "" if path else f" (if this {DEFAULT_FILE} is not Rushlight's, use --config FILE)"
-
-
-def _refuse_unknown_variables() -> None:
-    """By name: pydantic-settings would pass over an unknown section and take JSON for a known one.
-
-    Other variables without a double underscore are not ours: RUSHLIGHT_CPU_PROFILE is the engine's.
-    """
-    for name, value in os.environ.items():
-        if not name.upper().startswith(ENV_PREFIX):
-            continue
-        section, separator, key = name.lower()[len(ENV_PREFIX) :].partition("__")
-        if section in AppConfig.model_fields:
-            known = type(AppConfig.model_fields[section].default).model_fields
-            if separator and key not in known:
-                raise ConfigError(f"{name}: {section}.{key}: there is no such setting")
-            if not separator and value:
-                settings = ", ".join(f"{name}__{key}".upper() for key in known)
-                raise ConfigError(f"{name}: it is a section; its settings are {settings}")
-        elif separator:
-            sections = ", ".join(AppConfig.model_fields)
-            raise ConfigError(f"{name}: there is no section '{section}'; there are {sections}")
-
-
-def _problems(error: ValidationError, path: Path | None, overrides: Overrides) -> str:
-    problems = error.errors(include_url=False)
-    sources = [_source(problem["loc"], overrides) for problem in problems]
-    told = "; ".join(
-        f"{source or path or DEFAULT_FILE}: {'.'.join(map(str, problem['loc']))}: {_text(problem)}"
-        for source, problem in zip(sources, problems, strict=True)
-    )
-    return told if all(sources) else told + _hint(path)
-
-
-def _source(loc: tuple[int | str, ...], overrides: Overrides) -> str:
-    """Where a bad setting was set: the higher of the two places over the file, "" if neither."""
-    section, key = map(str, (*loc, "")[:2])
-    if key in overrides.get(section, {}):
-        return "command line"
-    variable = f"{ENV_PREFIX}{section}__{key}".upper()
-    return next((n for n, value in os.environ.items() if value and n.upper() == variable), "")
-
-
-def _text(problem: Any) -> str:
-    if problem["type"] == "extra_forbidden":
-        return "there is no such setting"
-    said: str = problem["msg"]
-    if problem["type"] == "value_error":  # ours, and names the value itself
-        return said.removeprefix("Value error, ")
-    return f"{said} (it is {problem['input']!r:.60})"

@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.server import ServerState
 
+from server.http_protocol import HttpProtocol
 from server.loader import EngineLoader
 
 CUT_OFF_S = 0.6  # after which clients that do not read the end of their reply are cut off
@@ -34,7 +35,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=HttpProtocol,
                 loop="asyncio",
                 ws="none",
                 lifespan="on",

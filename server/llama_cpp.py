@@ -13,8 +13,8 @@ from server.openai.chat import ChatCompletionRequest
 from server.openapi import described
 from server.prepare import render
 from server.request_object import RequestBody
-from server.sampling_fields import Int32
 from server.services import Services
+from server.whole_numbers import Int32
 from server.wire_object import WireObject
 
 router = APIRouter()

@@ -17,6 +17,8 @@ from server.errors import ModelLoading
 if TYPE_CHECKING:
     from engine import Engine
 
+STORE_S = 1.0  # for chats that are stored at the end: the process is to end within two seconds
+
 OnLoad: TypeAlias = Callable[[LoadProgress], None]
 
 
@@ -64,7 +66,7 @@ class EngineLoader:
         """Cancel every request and end the engine; blocks for as long as that takes. Idempotent."""
         self._is_closed = True
         if self._engine is not None:
-            self._engine.close()
+            self._engine.close(store_s=STORE_S)
 
     def _load(self) -> None:
         try:
@@ -76,7 +78,7 @@ class EngineLoader:
         self.loaded_at = int(time.time())
         self._engine = engine
         if self._is_closed:
-            engine.close()
+            engine.close(store_s=STORE_S)
         else:
             self._on_done(engine)
 

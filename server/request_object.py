@@ -20,7 +20,7 @@ Object = dict[str, Any]
 class RequestObject(BaseModel):
     """Strict types, finite numbers; unknown keys are kept for naming."""
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, defer_build=True)
 
     def unknown_keys(self) -> Iterator[str]:
         """Paths of the keys in here that no field takes. A null is an absent key."""

@@ -11,8 +11,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from engine import SamplingParams
+from engine import InvalidRequest, SamplingParams
 from server.request_object import RequestObject
+from server.whole_numbers import Int32
 
 MAX_STOP_STRINGS = 64
 
@@ -21,9 +22,6 @@ ALIASES = {
     "repeat_penalty": ("repeat_penalty", "repetition_penalty"),
     "repeat_last_n": ("repeat_last_n", "repetition_context_size"),
 }
-
-# What the engine's machine code takes.
-Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 
 
 def _alias(name: str) -> Any:
@@ -60,8 +58,12 @@ TokenBiases = Annotated[
 
 
 class SamplingFields(RequestObject):
-    """None = absent: config.toml decides."""
+    """None = absent: config.toml decides.
 
+    least_tokens: the smallest max_tokens of this route.
+    """
+
+    least_tokens: ClassVar[int] = 1
     aliases: ClassVar[dict[str, tuple[str, ...]]] = ALIASES
 
     max_tokens: Int32 | None = _alias("max_tokens")  # -1 = until the context is full
@@ -97,7 +99,13 @@ class SamplingFields(RequestObject):
 
     def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
         """`defaults` with everything that the request sets. Raises: InvalidRequest."""
-        return dataclasses.replace(defaults, **dict(self._given()))
+        params = dataclasses.replace(defaults, **dict(self._given()))
+        if params.max_tokens is not None and params.max_tokens < self.least_tokens:
+            raise InvalidRequest(
+                f"max_tokens must be at least {self.least_tokens}, not {params.max_tokens}",
+                "max_tokens",
+            )
+        return params
 
     def _given(self) -> Iterator[tuple[str, Any]]:
         for field in dataclasses.fields(SamplingParams):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class WireObject(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     def wire(self) -> str:
         """JSON with exactly the keys that were given."""

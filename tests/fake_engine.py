@@ -327,7 +327,7 @@ class FakeEngine:
         self._queue.put(job)
         return generation
 
-    def close(self, timeout_s: float = 2.0) -> None:
+    def close(self, timeout_s: float = 2.0, store_s: float = 10.0) -> None:
         self._die(EngineClosed("the engine was closed"))
         self._queue.put(None)
         self._thread.join(timeout_s)

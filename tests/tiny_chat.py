@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.chat import Chat, n_pages
+from engine.chat import Chat
 from engine.config import LoraFile
 from engine.gguf_file import GGUFFile
+from engine.kernels.kv_page import n_pages
 from engine.kv_cache import PagePool
 from engine.lora import Adapters
 from engine.model import Model
 from engine.model_config import ModelConfig
-from engine.weights import Weights
+from engine.weights_reader import read_weights
 
 N_CTX = 200
 Logits = npt.NDArray[np.float32]
@@ -34,10 +35,12 @@ def chat_of(
     with GGUFFile(path) as gguf:
         config = ModelConfig.from_gguf(gguf)
         with Adapters(lora, gguf) as adapters:
-            weights = Weights.from_gguf(gguf, config, adapters)
+            weights = read_weights(gguf, config, adapters)
         model = Model(config, weights, max_rows, n_threads, on_layout=lambda model: n_ctx)
         try:
-            yield Chat(model, PagePool(n_pages(n_ctx), model.page_bytes), n_ctx)
+            # Nothing leaves it: there is no cache around it that would see to that.
+            pool = PagePool(model.page_bytes, n_pages(n_ctx) * sum(model.page_bytes))
+            yield Chat(model, pool, n_ctx)
         finally:
             model.close()
 

@@ -67,7 +67,7 @@ class Ours:
     def _fill(self, chat: Chat, depth: int) -> None:
         """Make a chat hold depth tokens; what it holds already of them is not read again."""
         prompt = self._prompt(depth)
-        chat.truncate_to(count_common(chat.ids, prompt))
+        chat.truncate_to(chat.restart_at(count_common(chat.ids, prompt)))
         self._read(chat, prompt[len(chat.ids) :])
 
     def _read(self, chat: Chat, tokens: Sequence[int]) -> None:
@@ -75,6 +75,7 @@ class Ours:
         precise_until = self._engine._model.precise_until(len(chat.ids), len(tokens))
         for first in range(0, len(tokens), chat.max_rows):
             chunk = tokens[first : first + chat.max_rows]
+            self._engine._cache.make_room([chat], len(chunk), len(tokens))
             chat.prefill(chunk, first + len(chunk) == len(tokens), precise_until)
 
     def _prompt(self, n: int) -> list[int]:

@@ -102,7 +102,7 @@ class _Product:
 
 def _measure(matrix: Matrix, memory: Memory, team: Team, reps: int) -> Record:
     one, four = _Product(matrix, 1, team), _Product(matrix, _FOUR, team)
-    few = Matrix(matrix.name, matrix.quant, matrix.address, _N_IN, min(_PREFILL_OUT, matrix.n_out))
+    few = matrix.rows(0, min(_PREFILL_OUT, matrix.n_out))
     prefill = _Product(few, _PREFILL, team)
     read = PlainRead(team, Batch(1), memory.address, memory.n_bytes)
     times = np.array(  # in turn, as the machine's speed drifts; the first ones warm up
@@ -133,7 +133,7 @@ def _random_matrix(quant: QuantType, memory: Memory) -> Matrix:
     rows = memory.bytes[: n_out * row_bytes].reshape(n_out, row_bytes)
     for first in range(0, n_out, len(some)):
         rows[first : first + len(some)] = some[: n_out - first]
-    return Matrix("random", quant, memory.address, _N_IN, n_out)
+    return Matrix("random", quant.ggml_type, memory.address, _N_IN, n_out)
 
 
 def _random_rows(quant: QuantType, n: int) -> npt.NDArray[np.uint8]:

@@ -133,7 +133,7 @@ class _Ceiling:
         weights, config = engine._model.weights, engine._model.config
         matrices = [weights.output, *(m for w in weights.blk for m in w.matrices())]
         self._weights_bytes = sum(m.n_bytes for m in matrices)
-        self._token_bytes = engine._model.page_bytes // PAGE  # of all layers
+        self._token_bytes = sum(engine._model.page_bytes) // PAGE  # of all layers
         self._config = config
         self.gb_per_s = max(_read_gb_per_s(engine) for _ in range(3))
 

@@ -51,7 +51,7 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.op import fields, kernel, n_places, n_rows, take
+from engine.kernels.op import are_few, fields, kernel, n_places, n_rows, take
 from engine.kernels.simd import (
     PLANE_BITS,
     L,
@@ -89,6 +89,10 @@ from engine.kernels.simd import (
     zeros,
 )
 
+# Bytes between rows. Rows of 4,096 or 8,192 values would otherwise meet in the same few sets of the
+# L1 cache: products with four rows at once took up to 1.7 times as long.
+_APART = 64
+
 SEGMENT = 512  # values of a row that one thread takes at a time; a multiple of 256
 _SEGMENT_BYTES = 4 * SEGMENT
 
@@ -97,8 +101,8 @@ FINE8_BYTES, FINE16_BYTES = 384, 640  # of a run of 256 values
 
 @inline
 def q8_row_bytes(n):
-    """Bytes of a row of n values in 8 bits."""
-    return n + n // 2
+    """Bytes from one row of n values in 8 bits to the next."""
+    return n + n // 2 + _APART
 
 
 @inline
@@ -121,14 +125,14 @@ def q8_h(row, n):
 
 @inline
 def fine8_row_bytes(n):
-    """Bytes of a row of n values in 8 bits with a scale for each 16."""
-    return (n + 255) // 256 * FINE8_BYTES
+    """Bytes from one row of n values in 8 bits with a scale for each 16 to the next."""
+    return (n + 255) // 256 * FINE8_BYTES + _APART
 
 
 @inline
 def fine16_row_bytes(n):
-    """Bytes of a row of n values in two planes of 8 bits."""
-    return (n + 255) // 256 * FINE16_BYTES
+    """Bytes from one row of n values in two planes of 8 bits to the next."""
+    return (n + 255) // 256 * FINE16_BYTES + _APART
 
 
 @inline
@@ -280,8 +284,7 @@ def quantise(op, planes, x, row, first, last):
 @inline
 def n_planes(op, batch):
     """q8 rows for one row; 0 = few rows, in the forms for those."""
-    planes = fields(batch).planes
-    return max(planes, fields(op).planes) if planes != 0 else 0
+    return 0 if are_few(op, batch) else max(fields(batch).planes, fields(op).planes)
 
 
 @inline

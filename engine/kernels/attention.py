@@ -31,7 +31,7 @@ from engine.kernels.kv_page import (
     v_at,
     v_scales_at,
 )
-from engine.kernels.op import ARRIVED_BYTES, cancelled, fields, kernel, n_rows, take
+from engine.kernels.op import ARRIVED_BYTES, cancelled, fields, kernel, n_rows, page_at, take
 from engine.kernels.simd import (
     L,
     Tile,
@@ -327,8 +327,8 @@ def _attention(kv_type, op, batch, thread):
                 # The last part takes what rows behind the first one see beyond it.
                 until = until if part == n_parts - 1 else min(first + of_part, until)
             for p in range(first, until):
-                layer = read_i64(table + 8 * p) + o.layer_offset
-                next_layer = read_i64(table + 8 * min(p + 1, last // PAGE)) + o.layer_offset
+                layer = page_at(op, table, p) + o.layer_offset
+                next_layer = page_at(op, table, min(p + 1, last // PAGE)) + o.layer_offset
                 if n == 1:
                     _attend_page(
                         kv_type, _LINE, _LINE_1, 1, queries, outputs, states, limits, o.window,

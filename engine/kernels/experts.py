@@ -3,7 +3,7 @@ expert's weights. Only the weights of experts that some row takes are read.
 
 A few rows: a run of an expert's weight rows, straight from the mapped file, meets its pairs one by
 one, at the speed of memory. Many rows: an expert's input rows are laid side by side (`gather`),
-and L of its weight rows at a time are unpacked to a tile that is multiplied with them all.
+and N of its weight rows at a time are unpacked to a tile that is multiplied with them all.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from engine.kernels.simd import (
     u8x16,
     zeros,
 )
+from engine.kernels.tile import N
 
 # Weight rows of an expert that a thread takes at a time when there are few input rows (matmul.py).
 _MOST_ROWS, _TURNS = 256, 8
@@ -47,7 +48,7 @@ def gather(op, batch, thread, n_threads):
     x: q8 rows, or f32 rows where float_x; out: the same, by place.
     """
     o = fields(op)
-    if are_few(batch):
+    if are_few(op, batch):
         return
     n_bytes = input_planes(op, batch) * input_bytes(o)
     places = n_places(op, batch)
@@ -97,18 +98,18 @@ def expert_matmul(op, batch, thread, n_threads):
     (by_place) by place; out: f32[places, n_out rounded up to 16].
     """
     o = fields(op)
-    if are_few(batch):
+    if are_few(op, batch):
         _read_run(op, batch, thread, n_threads)
         return
     tile = o.scratch + thread * o.scratch_bytes
     planes = input_planes(op, batch)
-    n_tiles = (o.n_out + L - 1) // L
+    n_tiles = (o.n_out + N - 1) // N
     items = read_i32(o.present) * n_tiles
     while True:
         item = take(op, 1)
         if item >= items or cancelled(batch):
             break
-        expert, first = read_i32(o.present + 4 + item // n_tiles * 4), item % n_tiles * L
+        expert, first = read_i32(o.present + 4 + item // n_tiles * 4), item % n_tiles * N
         weight = o.weight + expert * o.expert_bytes
         bias = 0 if o.bias == 0 else o.bias + expert * 4 * o.n_out
         place = read_i32(o.first + 4 * expert)

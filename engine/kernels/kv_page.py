@@ -1,6 +1,7 @@
 """Where the keys and values of a token lie inside a KV page, and as what kind of number.
 
-A page holds PAGE tokens of all layers. A layer's part, n_kv heads of head_dim:
+A page holds PAGE tokens of a group of layers (layer_groups.py). A layer's part, n_kv heads of
+head_dim:
 
     K  [n_kv][head_dim][PAGE]    dimension by dimension: one vector is the same dimension of
                                  neighbouring tokens, so that scores need no sums across lanes
@@ -27,13 +28,18 @@ PAGE = 64  # tokens
 
 F16, F32, Q8_0 = 0, 1, 2
 KV_TYPES = {"f16": F16, "f32": F32, "q8_0": Q8_0}
-LAYOUT = 1  # to be raised when pages change: those on a disk are then another layout's
+LAYOUT = 2  # to be raised when pages change: those on a disk are then another layout's
 
 
 @inline
 def number_bytes(kv_type):
     """Bytes of one number."""
     return 4 if kv_type == F32 else 1 if kv_type == Q8_0 else 2
+
+
+def n_pages(n_tokens: int) -> int:
+    """Pages that hold n tokens. For Python."""
+    return (n_tokens + PAGE - 1) // PAGE
 
 
 def layer_bytes(kv_type: int, n_kv: int, head_dim: int) -> int:

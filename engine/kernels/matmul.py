@@ -2,7 +2,7 @@
 
 One row or a few: each weight row is read once, straight from the mapped file, and its dot product
 with the input row taken (`op.dot`, at the speed of memory), or with four at once (`op.dot4`). Many
-rows: L weight rows at a time are unpacked to a tile (`op.unpack`) that is multiplied with all rows
+rows: N weight rows at a time are unpacked to a tile (`op.unpack`) that is multiplied with all rows
 (`op.tile_dot`, at the speed of arithmetic). Threads take blocks of weight rows as they get free.
 """
 
@@ -13,7 +13,7 @@ from engine.kernels.activation import n_planes, q8_row_bytes
 from engine.kernels.atomics import call_address
 from engine.kernels.op import are_few, cancelled, fields, kernel, n_rows, take
 from engine.kernels.simd import L, add, f32xL, load, read_f32, read_i32, read_u8, store, write_f32
-from engine.kernels.tile import K_CHUNK, offset_at, scale_at
+from engine.kernels.tile import K_CHUNK, N, offset_at, scale_at
 
 # Weight rows that a thread takes at a time when there are few input rows: long runs of memory are
 # read fastest, but each thread should come back for more several times, so that both end together.
@@ -54,19 +54,20 @@ def input_bytes(o):
 
 @inline
 def multiply_tile(o, planes, weight, bias, first, x, rows, out, tile):
-    """L rows of the weights, from row `first` on, times many input rows: to their columns of out.
+    """N rows of the weights, from row `first` on, times many input rows: to their columns of out.
 
     weight, bias, x, out: addresses of the first row of each; tile: room for one.
     """
-    n, x_stride, out_stride = min(L, o.n_out - first), input_bytes(o), out_bytes(o.n_out)
+    n, x_stride, out_stride = min(N, o.n_out - first), input_bytes(o), out_bytes(o.n_out)
     out += 4 * first
     accumulate = o.accumulate
     if bias != 0:
         for t in range(rows):
-            v = load(f32xL, bias + 4 * first)
-            if accumulate != 0:
-                v = add(v, load(f32xL, out + t * out_stride))
-            store(out + t * out_stride, v)
+            for i in range(0, 4 * N, 4 * L):
+                v = load(f32xL, bias + 4 * first + i)
+                if accumulate != 0:
+                    v = add(v, load(f32xL, out + t * out_stride + i))
+                store(out + t * out_stride + i, v)
         accumulate = 1
     for k0 in range(0, o.n_in, K_CHUNK):
         kn = min(K_CHUNK, o.n_in - k0)
@@ -90,10 +91,10 @@ def matmul(op, batch, thread, n_threads):
     rows = n_rows(op, batch)
     out_stride = out_bytes(o.n_out)
     scratch = o.scratch + thread * o.scratch_bytes
-    if are_few(batch):
+    if are_few(op, batch):
         turn = o.n_out // (_TURNS * n_threads) // L * L
         most = _MOST_ROWS if rows <= 4 else _L2_BYTES // o.row_bytes // L * L
-        turn = max(min(turn, most), L)
+        turn = max(min(turn, most, _MOST_ROWS), L)
         while True:
             first = take(op, turn)
             if first >= o.n_out:
@@ -114,7 +115,7 @@ def matmul(op, batch, thread, n_threads):
         return
     planes = input_planes(op, batch)
     while True:
-        first = take(op, L)
+        first = take(op, N)
         if first >= o.n_out or cancelled(batch):
             break
         multiply_tile(o, planes, o.weight, o.bias, first, o.x, rows, o.out, scratch)
@@ -142,9 +143,9 @@ def embed(op, batch, thread, n_threads):
             scale, offset = scale_at(tile, kn), offset_at(tile, kn, o.group)
             for k in range(kn):
                 if o.float_x != 0:
-                    value = read_f32(tile + k * 4 * L)
+                    value = read_f32(tile + k * 4 * N)
                 else:
-                    g = k // o.group * 4 * L
-                    q = read_u8(tile + k // 4 * 4 * L + k % 4)
+                    g = k // o.group * 4 * N
+                    q = read_u8(tile + k // 4 * 4 * N + k % 4)
                     value = read_f32(scale + g) * q + read_f32(offset + g)
                 write_f32(out + 4 * (k0 + k), value * o.scale)

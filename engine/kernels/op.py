@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.jit import Native, inline, native
 from engine.kernels.atomics import address_of, fetch_add, read_shared
-from engine.kernels.simd import read_i32
+from engine.kernels.simd import read_i32, read_i64
 
 import numba  # isort: skip  # after engine.jit
 from numba import types  # isort: skip
@@ -82,6 +82,11 @@ OP = np.dtype(
         ("n_rot", np.int32),  # dimensions of a head that RoPE turns
         ("rope_halves", np.int32),  # RoPE turns i with i + n_rot / 2 (1) or 2 i with 2 i + 1 (0)
         ("layer_offset", np.int64),  # bytes from a page's start to this layer's K
+        (
+            "table_offset",
+            np.int64,
+        ),  # bytes from a page table's start to this layer's first page
+        ("table_step", np.int64),  # bytes from there to its next one
         ("table", np.int64),  # RoPE: f32[rows, n_rot], cosine and sine of each angle
         ("window", np.int64),  # tokens that attention looks back on, the row's own included
         ("q_norm", np.int64),  # f32[n_head, head_dim]: norm of each query head before RoPE
@@ -105,7 +110,7 @@ BATCH = np.dtype(
         ("planes", np.int32),  # q8 rows for one row, at least; 0 = few rows, read as in decoding
         ("token", np.int64),  # i32[n_rows]
         ("pos", np.int64),  # i32[n_rows]: place in its chat
-        ("pages", np.int64),  # i64[n_rows]: address of the row's page table, i64[...] of pages
+        ("pages", np.int64),  # i64[n_rows]: address of the row's page table, i64[page][group]
         ("row_out", np.int64),  # i32[n_rows_out]: rows whose logits are wanted
     ],
     align=True,
@@ -157,9 +162,20 @@ def n_rows(op, batch):
 
 
 @inline
-def are_few(batch):
-    """Whether the rows are so few that weights are read as in decoding."""
-    return fields(batch).planes == 0
+def are_few(op, batch):
+    """Whether the rows are so few that weights are read as in decoding.
+
+    A prompt's rows are many, but those that want logits are few.
+    """
+    b = fields(batch)
+    return b.planes == 0 or (fields(op).rows_out != 0 and b.n_rows_out <= FEW)
+
+
+@inline
+def page_at(op, table, i):
+    """Address of the i-th page, with this op's layer, that a chat's page table names."""
+    o = fields(op)
+    return read_i64(table + o.table_offset + o.table_step * i)
 
 
 @inline

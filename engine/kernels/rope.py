@@ -19,7 +19,7 @@ from engine.kernels.kv_page import (
     v_scales_at,
 )
 from engine.kernels.norm import norm_head
-from engine.kernels.op import ARRIVED_BYTES, fields, kernel, n_rows, take
+from engine.kernels.op import ARRIVED_BYTES, fields, kernel, n_rows, page_at, take
 from engine.kernels.simd import (
     L,
     absolute,
@@ -192,7 +192,7 @@ def _rope_and_store(kv_type, op, batch):
                 store(k + 4 * d, mul(load(f32xL, k + 4 * d), inverse))
 
         pos = read_i32(b.pos + 4 * row)
-        page = read_i64(read_i64(b.pages + 8 * row) + pos // PAGE * 8)
+        page = page_at(op, read_i64(b.pages + 8 * row), pos // PAGE)
         layer, slot = page + o.layer_offset, pos % PAGE
         _store_key(kv_type, k, layer, head, n_kv, head_dim, slot)
         _store_value(kv_type, v, layer, head, n_kv, head_dim, slot)

@@ -151,7 +151,7 @@ def sort_pairs(op, batch, thread, n_threads):
     o = fields(op)
     rows = n_rows(op, batch)
     pairs = rows * o.n_used
-    group = 1 if are_few(batch) else ROW_GROUP
+    group = 1 if are_few(op, batch) else ROW_GROUP
     next_place = o.scratch + thread * o.scratch_bytes  # i32[n_expert]; at first, how many
     for e in range(o.n_expert):
         write_i32(next_place + 4 * e, 0)

@@ -1,13 +1,13 @@
-"""The tile: L rows of weights, unpacked once and then multiplied with many input rows.
+"""The tile: N rows of weights, unpacked once and then multiplied with many input rows.
 
 A quantised tile of kn columns, in groups of `group` weights that share a scale:
 
-    w      u8[kn / 4][L][4]     four neighbouring columns of row 0, the same of row 1, ...
-    scale  f32[kn / group][L]   weight = scale * w + offset
-    offset f32[kn / group][L]
+    w      u8[kn / 4][N][4]     four neighbouring columns of row 0, the same of row 1, ...
+    scale  f32[kn / group][N]   weight = scale * w + offset
+    offset f32[kn / group][N]
 
 One lane a row: four columns of all rows are one vector, to be multiplied with the same four inputs
-in every lane. A float tile is f32[kn][L]. Both stay in the L1 or L2 cache, and are forgotten after
+in every lane. A float tile is f32[kn][N]. Both stay in the L1 or L2 cache, and are forgotten after
 the op.
 
 The products (`tile_dot_*`, all with the same arguments) run over T input rows at a time, held in
@@ -21,55 +21,61 @@ from engine.jit import PROFILE, inline
 from engine.kernels.activation import q8_d, q8_h, q8_s
 from engine.kernels.op import part
 from engine.kernels.simd import (
+    ANY_U8,
     L,
     Tile,
     add,
     f32xL,
     flip,
-    i8x4L,
     i16x2L,
     i32xL,
-    load,
     load_tile,
-    outer_dot,
     outer_dot_signed,
+    outer_dots,
     outer_fma,
     outer_scale,
-    reinterpret,
+    stack,
     store_tile,
     u8x4L,
     widen_part,
     zeros,
 )
 
-T = 8 if L == 16 else 4  # input rows at a time; what the registers hold
+from numba import literally  # isort: skip  # after engine.jit
+
+# What the registers hold: products of T input rows with J vectors of weights. Each input is loaded
+# once for J vectors, each vector once for T rows.
+T, J = (8, 1) if L == 16 else (4, 2)
+N = J * L  # weight rows of a tile
 K_CHUNK = 2048  # columns of a tile at most
 
-# Bytes of stack in which an unpack function gathers L rows of 32 bytes before it interleaves them:
+# Bytes of stack in which an unpack function gathers N rows of 32 bytes before it interleaves them:
 # once, twice, eight times.
-STAGE, STAGE_2, STAGE_8 = L * 32, L * 64, L * 256
+STAGE, STAGE_2, STAGE_8 = N * 32, N * 64, N * 256
 
-_SUMS = Tile(f32xL, T)
-_COUNTS = Tile(i32xL, T)
-_PARTS = Tile(i16x2L, T) if PROFILE.dot == "maddubs" else _COUNTS
+_SUMS_BYTES = T * N * 4
+_WEIGHTS, _SCALES = Tile(u8x4L, J, J), Tile(f32xL, J, J)
+_SUMS = Tile(f32xL, T * J, J)
+_COUNTS = Tile(i32xL, T * J, J)
+_PARTS = Tile(i16x2L, T * J, J) if PROFILE.dot == "maddubs" else _COUNTS
 _SUMS_16_BIT = PROFILE.dot == "maddubs"
 
 
 def tile_bytes(group: int) -> int:
     """Bytes of the largest tile; group 0 is a float tile."""
-    return L * K_CHUNK * 4 if group == 0 else L * (K_CHUNK + K_CHUNK // group * 8)
+    return N * K_CHUNK * 4 if group == 0 else N * (K_CHUNK + K_CHUNK // group * 8)
 
 
 @inline
 def scale_at(tile, kn):
     """Address of a tile's scales."""
-    return tile + L * kn
+    return tile + N * kn
 
 
 @inline
 def offset_at(tile, kn, group):
     """Address of a tile's offsets."""
-    return tile + L * kn + kn // group * 4 * L
+    return tile + N * kn + kn // group * 4 * N
 
 
 @inline
@@ -81,23 +87,23 @@ def _finish(sums, out, out_stride, accumulate):
 
 @inline
 def _counts(w, x, x_stride, group, n_sums):
-    """Integer products of one group: i32[T][L]. n_sums vectors of products fit in 16 bits."""
+    """Integer products of one group: i32[T][N]. n_sums vectors of products fit in 16 bits."""
     counts = zeros(_COUNTS)
     if _SUMS_16_BIT:
-        for k in range(0, group // 4, n_sums):
-            parts = zeros(_PARTS)
-            for i in range(k, k + n_sums):
-                parts = outer_dot(parts, load(u8x4L, w + i * 4 * L), x + 4 * i, x_stride)
+        n = literally(n_sums)
+        for k in range(0, group // 4, n):
+            parts = outer_dots(zeros(_PARTS), w + k * 4 * N, x + 4 * k, x_stride, n)
             counts = widen_part(counts, parts)
     else:
-        for i in range(group // 4):
-            counts = outer_dot(counts, load(u8x4L, w + i * 4 * L), x + 4 * i, x_stride)
+        for k in range(0, group // 4, 4):
+            counts = outer_dots(counts, w + k * 4 * N, x + 4 * k, x_stride, 4)
     return counts
 
 
 @inline
 def _dot_q8(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate, group, n_sums):
     scale, offset = scale_at(tile, kn), offset_at(tile, kn, group)
+    waiting = stack(_SUMS_BYTES)  # the sums, while registers are full of a group's products
     for t in range(0, n_x, T):
         row = x + t * x_stride
         q = row + k0
@@ -105,11 +111,17 @@ def _dot_q8(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate, g
         s = q8_s(row, n_in) + k0 // 32 * 4 if group == 32 else q8_h(row, n_in) + k0 // 16 * 4
         sums = zeros(_SUMS)
         for g in range(kn // group):
-            counts = _counts(tile + g * group * L, q + g * group, x_stride, group, n_sums)
+            offset_g = load_tile(_SCALES, offset + g * 4 * N, 0)
+            sums = outer_fma(sums, offset_g, s + 4 * g, x_stride)
+        store_tile(waiting, 4 * N, sums)
+        for g in range(kn // group):
+            counts = _counts(tile + g * group * N, q + g * group, x_stride, group, n_sums)
+            scale_g = load_tile(_SCALES, scale + g * 4 * N, 0)
             d_g = d + g * group // 32 * 4
-            sums = outer_scale(sums, counts, load(f32xL, scale + g * 4 * L), d_g, x_stride)
-            sums = outer_fma(sums, load(f32xL, offset + g * 4 * L), s + 4 * g, x_stride)
-        _finish(sums, out + t * out_stride, out_stride, accumulate)
+            sums = load_tile(_SUMS, waiting, 4 * N)
+            sums = outer_scale(sums, counts, scale_g, d_g, x_stride)
+            store_tile(waiting, 4 * N, sums)
+        _finish(load_tile(_SUMS, waiting, 4 * N), out + t * out_stride, out_stride, accumulate)
 
 
 @part(10)
@@ -142,7 +154,7 @@ def tile_dot_6bit_16(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accu
 
 @part(10)
 def tile_dot_7bit(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate):
-    """Like tile_dot_4bit for weights of at most 128."""
+    """Like tile_dot_4bit for weights of at most 127."""
     _dot_q8(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate, 32, 1)
 
 
@@ -155,7 +167,7 @@ def tile_dot_7bit_16(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accu
 @part(10)
 def tile_dot_8bit(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate):
     """Like tile_dot_4bit for any u8 weights whose offset is -128 scales: signed bytes, that is."""
-    if not _SUMS_16_BIT:
+    if ANY_U8:
         _dot_q8(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumulate, 32, 8)
         return
     scale = scale_at(tile, kn)
@@ -167,10 +179,12 @@ def tile_dot_8bit(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumul
         for g in range(kn // 32):
             counts = zeros(_COUNTS)
             for i in range(8):
-                w = load(u8x4L, tile + (g * 8 + i) * 4 * L)
-                w = reinterpret(i8x4L, flip(w, 128))
+                w = load_tile(_WEIGHTS, tile + (g * 8 + i) * 4 * N, 0)
+                w = flip(w, 128)  # signed bytes
                 counts = outer_dot_signed(counts, w, q + g * 32 + 4 * i, x_stride)
-            sums = outer_scale(sums, counts, load(f32xL, scale + g * 4 * L), d + 4 * g, x_stride)
+            sums = outer_scale(
+                sums, counts, load_tile(_SCALES, scale + g * 4 * N, 0), d + 4 * g, x_stride
+            )
         _finish(sums, out + t * out_stride, out_stride, accumulate)
 
 
@@ -181,5 +195,5 @@ def tile_dot_float(tile, kn, x, x_stride, n_in, k0, n_x, out, out_stride, accumu
         row = x + t * x_stride + 4 * k0
         sums = zeros(_SUMS)
         for k in range(kn):
-            sums = outer_fma(sums, load(f32xL, tile + k * 4 * L), row + 4 * k, x_stride)
+            sums = outer_fma(sums, load_tile(_SCALES, tile + k * 4 * N, 0), row + 4 * k, x_stride)
         _finish(sums, out + t * out_stride, out_stride, accumulate)

@@ -12,7 +12,6 @@ from engine.kernels.op import AHEAD, part
 from engine.kernels.simd import (
     FOUR,
     ONE,
-    L,
     add,
     f32x8,
     fma_rows,
@@ -24,7 +23,7 @@ from engine.kernels.simd import (
     write_sums,
     zero_sums,
 )
-from engine.kernels.tile import STAGE, tile_dot_float
+from engine.kernels.tile import STAGE, N, tile_dot_float
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 
 BLOCK = np.dtype("<u2")
@@ -61,10 +60,10 @@ def dot4_bf16(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
 def unpack_bf16(w, row_bytes, n_rows, k0, kn, tile):
     rows = stack(STAGE)
     for k in range(0, kn, 8):
-        for r in range(L):
+        for r in range(N):
             at = w + min(r, n_rows - 1) * row_bytes + BYTES * (k0 + k)
             store(rows + 32 * r, load_bf16(f32x8, at))
-        interleave(rows, tile + 4 * L * k)
+        interleave(rows, tile + 4 * N * k, N)
 
 
 QUANT = QuantType(

@@ -5,9 +5,10 @@ What lies in the blocks, a number of bytes (`step`) apart, is gathered in vector
 
 from __future__ import annotations
 
-from engine.jit import PROFILE, inline
+from engine.jit import inline
 from engine.kernels.activation import FINE16_BYTES
 from engine.kernels.simd import (
+    ANY_U8,
     Lanes,
     add_16_where,
     concat,
@@ -152,14 +153,13 @@ def looked_up(qs, step, table):
     )
 
 
-# Bytes above 128 would overflow the 16-bit sums of some CPUs: there they are multiplied as signed.
-SIGNED = PROFILE.dot == "maddubs"
-BYTE_BIAS = 0 if SIGNED else 128  # what `signed_bytes` adds
+# Some CPUs do not multiply bytes above 127 as unsigned: there they are signed.
+BYTE_BIAS = 128 if ANY_U8 else 0  # what `signed_bytes` adds
 
 
 @inline
 def _signed(v):
-    return reinterpret(i8x64, v) if SIGNED else flip(v, 128)
+    return flip(v, 128) if ANY_U8 else reinterpret(i8x64, v)
 
 
 @inline

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.jit import PROFILE, inline
+from engine.jit import inline
 from engine.kernels.op import part
-from engine.kernels.simd import Lanes, look_up, read_f16
+from engine.kernels.simd import ANY_U8, Lanes, look_up, read_f16
 from engine.kernels.tile import tile_dot_8bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.eight_blocks import dot4_eights, dot_eights, f16_scales, looked_up
@@ -38,8 +38,8 @@ def _weights(block):
     return look_up(nibbles(block + 2), SIGNED)
 
 
-# Bytes above 128 would overflow the 16-bit sums of some CPUs: there they are multiplied as signed.
-_TABLE, _TABLE_BIAS = (SIGNED, 0) if PROFILE.dot == "maddubs" else (BIASED, BIAS)
+# Some CPUs do not multiply bytes above 127 as unsigned: there they are signed.
+_TABLE, _TABLE_BIAS = (BIASED, BIAS) if ANY_U8 else (SIGNED, 0)
 
 
 @inline

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.jit import PROFILE, inline
+from engine.jit import inline
 from engine.kernels.op import part
 from engine.kernels.simd import (
+    ANY_U8,
     Lanes,
     bor,
     convert,
@@ -114,8 +115,8 @@ def _signed_weights(block):
     return look_up(w0, SIGNED), look_up(w1, SIGNED), look_up(w2, SIGNED), look_up(w3, SIGNED)
 
 
-# Bytes above 128 would overflow the 16-bit sums of some CPUs: there they are multiplied as signed.
-_few = (_signed_scales, _signed_weights) if PROFILE.dot == "maddubs" else (scales, weights)
+# Some CPUs do not multiply bytes above 127 as unsigned: there they are signed.
+_few = (_signed_scales, _signed_weights) if not ANY_U8 else (scales, weights)
 _few_scales, _few_weights = _few
 
 

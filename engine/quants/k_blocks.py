@@ -4,7 +4,7 @@ eight blocks of 32 taken as one (the others): the loops over them.
 A type tells how its block is unpacked, in two functions:
 
     scales(block)    (scale, offset) for each 16 weights, two f32x16; weight = scale * w + offset
-    weights(block)   its 256 weights as four u8x64, of at most 128 each in a dot product, or i8x64
+    weights(block)   its 256 weights as four u8x64, of at most 127 each in a dot product, or i8x64
 
 512 bits are a register of some CPUs; where they are not, LLVM makes two or four of each vector.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 from engine.jit import inline
 from engine.kernels.activation import FINE8_BYTES
 from engine.kernels.simd import (
-    L,
     Lanes,
     columns,
     fine8_dot,
@@ -25,7 +24,7 @@ from engine.kernels.simd import (
     store,
     upper,
 )
-from engine.kernels.tile import STAGE, STAGE_2, STAGE_8, offset_at, scale_at
+from engine.kernels.tile import STAGE, STAGE_2, STAGE_8, N, offset_at, scale_at
 from engine.quants.row_loops import dot4_rows, dot_rows
 
 # The scales in fine8's order (kernels/activation.py).
@@ -62,10 +61,10 @@ def unpack_blocks(scales, weights, group, block_bytes, w, row_bytes, n_rows, k0,
     """QuantType.unpack."""
     n_groups = 256 // group
     scale_out, offset_out = scale_at(tile, kn), offset_at(tile, kn, group)
-    rows = stack(STAGE_8)  # eight runs of L rows of 32 bytes
-    scale_rows, offset_rows = stack(STAGE_2), stack(STAGE_2)  # runs of L rows of eight floats
+    rows = stack(STAGE_8)  # eight runs of N rows of 32 bytes
+    scale_rows, offset_rows = stack(STAGE_2), stack(STAGE_2)  # runs of N rows of eight floats
     for b in range(kn // 256):
-        for r in range(L):
+        for r in range(N):
             block = w + min(r, n_rows - 1) * row_bytes + (k0 // 256 + b) * block_bytes
             scale, offset = scales(block)
             if group == 32:
@@ -73,21 +72,21 @@ def unpack_blocks(scales, weights, group, block_bytes, w, row_bytes, n_rows, k0,
                 store(offset_rows + 32 * r, shuffle(offset, _EVEN))
             else:
                 store(scale_rows + 32 * r, lower(scale))
-                store(scale_rows + 32 * (L + r), upper(scale))
+                store(scale_rows + 32 * (N + r), upper(scale))
                 store(offset_rows + 32 * r, lower(offset))
-                store(offset_rows + 32 * (L + r), upper(offset))
+                store(offset_rows + 32 * (N + r), upper(offset))
             _store_weights(rows + 32 * r, weights(block))
         for i in range(8):
-            interleave(rows + i * STAGE, tile + (8 * b + i) * STAGE)
+            interleave(rows + i * STAGE, tile + (8 * b + i) * STAGE, N)
         for i in range(n_groups // 8):
-            place = (n_groups * b + 8 * i) * 4 * L
-            interleave(scale_rows + i * STAGE, scale_out + place)
-            interleave(offset_rows + i * STAGE, offset_out + place)
+            place = (n_groups * b + 8 * i) * 4 * N
+            interleave(scale_rows + i * STAGE, scale_out + place, N)
+            interleave(offset_rows + i * STAGE, offset_out + place, N)
 
 
 @inline
 def _store_weights(row, weights):
-    """Write a block's weights of a row, each 32 of them L rows after the last."""
+    """Write a block's weights of a row, each 32 of them N rows after the last."""
     w0, w1, w2, w3 = weights
     store(row, lower(w0))
     store(row + STAGE, upper(w0))

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from engine.jit import inline
 from engine.kernels.simd import (
-    L,
     interleave,
     plus_scalar,
     stack,
     store,
     write_f32,
 )
-from engine.kernels.tile import STAGE, offset_at, scale_at
+from engine.kernels.tile import STAGE, N, offset_at, scale_at
 
 
 @inline
@@ -27,10 +26,10 @@ def unpack_nibble_tables(scale, weights, bias, block_bytes, w, row_bytes, n_rows
     scale_out, offset_out = scale_at(tile, kn), offset_at(tile, kn, 32)
     rows = stack(STAGE)
     for b in range(kn // 32):
-        for r in range(L):
+        for r in range(N):
             block = w + min(r, n_rows - 1) * row_bytes + (k0 // 32 + b) * block_bytes
             store(rows + 32 * r, plus_scalar(weights(block), bias))
             d = scale(block)
-            write_f32(scale_out + (b * L + r) * 4, d)
-            write_f32(offset_out + (b * L + r) * 4, -1.0 * bias * d)
-        interleave(rows, tile + 32 * L * b)
+            write_f32(scale_out + (b * N + r) * 4, d)
+            write_f32(offset_out + (b * N + r) * 4, -1.0 * bias * d)
+        interleave(rows, tile + 32 * N * b, N)

@@ -14,14 +14,13 @@ import numpy as np
 from engine.jit import inline
 from engine.kernels.op import part
 from engine.kernels.simd import (
-    L,
     interleave,
     read_f16,
     stack,
     store,
     write_f32,
 )
-from engine.kernels.tile import STAGE, offset_at, scale_at, tile_dot_5bit
+from engine.kernels.tile import STAGE, N, offset_at, scale_at, tile_dot_5bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.eight_blocks import dot4_eights, dot_eights, f16_scales
 from engine.quants.eight_blocks import five_bits as five_bits_of_eight
@@ -64,13 +63,13 @@ def unpack_q5_0(w, row_bytes, n_rows, k0, kn, tile):
     scale, offset = scale_at(tile, kn), offset_at(tile, kn, 32)
     rows = stack(STAGE)
     for b in range(kn // 32):
-        for r in range(L):
+        for r in range(N):
             block = w + min(r, n_rows - 1) * row_bytes + (k0 // 32 + b) * BYTES
             store(rows + 32 * r, five_bits(block + 6, block + 2))
             d = read_f16(block)
-            write_f32(scale + (b * L + r) * 4, d)
-            write_f32(offset + (b * L + r) * 4, -SIXTEEN * d)
-        interleave(rows, tile + 32 * L * b)
+            write_f32(scale + (b * N + r) * 4, d)
+            write_f32(offset + (b * N + r) * 4, -SIXTEEN * d)
+        interleave(rows, tile + 32 * N * b, N)
 
 
 QUANT = QuantType(

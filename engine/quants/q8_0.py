@@ -13,7 +13,6 @@ import numpy as np
 from engine.jit import inline
 from engine.kernels.op import part
 from engine.kernels.simd import (
-    L,
     flip,
     interleave,
     load,
@@ -23,7 +22,7 @@ from engine.kernels.simd import (
     u8x32,
     write_f32,
 )
-from engine.kernels.tile import STAGE, offset_at, scale_at, tile_dot_8bit
+from engine.kernels.tile import STAGE, N, offset_at, scale_at, tile_dot_8bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.eight_blocks import BYTE_BIAS, dot4_eights, dot_eights, f16_scales, signed_bytes
 
@@ -60,13 +59,13 @@ def unpack_q8_0(w, row_bytes, n_rows, k0, kn, tile):
     scale, offset = scale_at(tile, kn), offset_at(tile, kn, 32)
     rows = stack(STAGE)
     for b in range(kn // 32):
-        for r in range(L):
+        for r in range(N):
             block = w + min(r, n_rows - 1) * row_bytes + (k0 // 32 + b) * BYTES
             store(rows + 32 * r, flip(load(u8x32, block + 2), 128))  # i8 -> u8, 128 more
             d = read_f16(block)
-            write_f32(scale + (b * L + r) * 4, d)
-            write_f32(offset + (b * L + r) * 4, -128.0 * d)
-        interleave(rows, tile + 32 * L * b)
+            write_f32(scale + (b * N + r) * 4, d)
+            write_f32(offset + (b * N + r) * 4, -128.0 * d)
+        interleave(rows, tile + 32 * N * b, N)
 
 
 QUANT = QuantType(

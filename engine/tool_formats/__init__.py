@@ -6,16 +6,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.tool_formats import json_calls, named_calls, python_calls, tagged_calls
+from engine.tool_formats import gemma_calls, json_calls, named_calls, python_calls, tagged_formats
 from engine.tool_formats.base import ToolFormat
 from engine.tool_formats.channel_calls import ChannelCalls
-from engine.tool_formats.gemma_calls import GemmaCalls
 
 # The first whose signs a template has. Special signs come before general ones.
 TABLE: Final[tuple[ToolFormat, ...]] = (
     ChannelCalls(),
-    GemmaCalls(),
-    *tagged_calls.FORMATS,
+    *gemma_calls.FORMATS,
+    *tagged_formats.FORMATS,
     *named_calls.FORMATS,
     *python_calls.FORMATS,
     *json_calls.FORMATS,

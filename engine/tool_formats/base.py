@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from engine.deltas import Delta, ToolCallDelta, ToolCallStart
 from engine.scanner import Scanner, Steps, Unexpected
+from engine.tool_formats.argument_types import allowed_types
 
 MAX_NAME: Final = 256  # characters of a function's name, with what belongs to it
 
@@ -112,11 +113,18 @@ class Calls:
         """Whether the request has such a tool, or does not tell."""
         return name in self._schemas or not self._are_known
 
-    def schema(self, name: str, parameter: str) -> Any:
-        """The JSON schema of a tool's parameter; None when it is not known."""
+    def types(self, name: str, parameter: str) -> frozenset[str]:
+        """The JSON types that a tool's parameter may be of."""
+        return allowed_types(self._properties(name).get(parameter), self._schemas.get(name))
+
+    def parameters(self, name: str) -> list[str]:
+        """A tool's parameters, in order; none when they are not known."""
+        return list(self._properties(name))
+
+    def _properties(self, name: str) -> Mapping[str, Any]:
         parameters = self._schemas.get(name)
         properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
-        return properties.get(parameter) if isinstance(properties, Mapping) else None
+        return properties if isinstance(properties, Mapping) else {}
 
     def start(self, name: str, call_id: str = "") -> None:
         """A call's name is complete. call_id: the model's own; a short one would not be unique."""

@@ -58,6 +58,28 @@ def read_json_calls(scanner: Scanner, calls: Calls, only_offered: bool = False) 
         yield from scanner.accept("]")
 
 
+def read_keyed_calls(scanner: Scanner, calls: Calls) -> Steps[None]:
+    """One call, or a list of them, each an object whose one key is the name. Raises Unexpected."""
+    yield from scanner.take_space()
+    is_list = yield from scanner.accept("[")
+    while True:
+        yield from scanner.expect("{")
+        yield from scanner.take_space()
+        name = yield from scanner.take_json_string()
+        yield from scanner.expect(":")
+        calls.start(name)
+        yield from scanner.take_space()
+        yield from read_arguments(scanner, calls.arguments)
+        calls.end()
+        yield from scanner.take_space()
+        yield from scanner.accept("}")
+        yield from scanner.take_space()
+        if not is_list or not (yield from scanner.accept(",")):
+            break
+    if is_list:
+        yield from scanner.accept("]")
+
+
 def read_arguments(scanner: Scanner, emit: Emit) -> Steps[None]:
     """A JSON object; or one written as a JSON string, as in OpenAI's API; or null for none."""
     first = yield from scanner.peek()
@@ -65,6 +87,8 @@ def read_arguments(scanner: Scanner, emit: Emit) -> Steps[None]:
         yield from scanner.json_value(emit)
         return
     text = yield from scanner.take_json()
+    if not text:  # cut
+        return
     try:
         value = json.loads(text)
         inner = value if isinstance(value, str) else "{}" if value is None else text

@@ -3,7 +3,8 @@
 [TOOL_CALLS]f[CALL_ID]123456789[ARGS]{...}                                   Mistral
 <｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜>                       DeepSeek
 <|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{...}<|tool_call_end|>  Kimi K2
-<function=f>{...}</function>                                                 Functionary
+<function=f>{...}</function>                                                 Functionary 3.1
+>>>f\\n{...}                                                                  Functionary 3.2
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 
 from engine.scanner import Scanner, Steps, Unexpected
 from engine.tool_formats.base import MAX_NAME, Call, Calls, JsonForm
-from engine.tool_formats.json_object import read_arguments, read_json_calls
+from engine.tool_formats.json_object import read_arguments, read_json_call, read_json_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class NamedCalls:
     marks_inside: tuple[str, ...] = ()
     signs: tuple[str, ...] = ()
     takes_json: bool = False  # older models of the family wrote a JSON list behind the opener
+    before_text: str = ""  # stands before text as `begin` does before calls
 
     @property
     def openers(self) -> tuple[str, ...]:
@@ -68,11 +70,17 @@ class NamedCalls:
         head, separator = yield from scanner.take_until(
             self.separator, "{", "\n", self.begin, most=MAX_NAME
         )
-        if separator in ("", "\n", self.begin):
+        if separator not in (self.separator, "{"):
             raise Unexpected
-        if separator == "{":  # it was forgotten
+        if separator == "{":  # it was forgotten, or the name too, as it is inside
             scanner.unread("{")
+        if separator == "{" and not head.strip():
+            yield from read_json_call(scanner, calls)
+            yield from self._read_end(scanner)
+            return
         name, call_id = self.head(head.strip())
+        if self.before_text and not calls.offers(name):
+            raise Unexpected  # so common a mark may stand in a text
         if not name:  # DeepSeek R1's kind of call; the name is the rest of the line
             name, newline = yield from scanner.take_until("\n")
             if not newline:
@@ -85,6 +93,9 @@ class NamedCalls:
         calls.end()
         yield from scanner.take_space()
         yield from scanner.accept("```")
+        yield from self._read_end(scanner)
+
+    def _read_end(self, scanner: Scanner) -> Steps[None]:
         yield from scanner.take_space()
         if self.end:
             yield from scanner.accept(self.end)
@@ -101,6 +112,7 @@ class NamedCalls:
             self.space[1] + self.end,
             self.opener,
             self.closer,
+            before_answer=self.before_text,
         )
 
 
@@ -153,7 +165,14 @@ FORMATS: Final = (
         head=_kimi,
         signs=("<|tool_calls_section_begin|>",),
     ),
-    NamedCalls(  # Functionary
+    NamedCalls(
+        begin=">>>",
+        separator="\n",
+        named="{name}\n",
+        before_text=">>>all\n",
+        signs=(">>>all",),
+    ),
+    NamedCalls(
         begin="<function=",
         separator=">",
         end="</function>",

@@ -3,6 +3,7 @@
     <|tool_call_start|>[f(k="value", n=3), g()]<|tool_call_end|>     LFM 2
     <|python_tag|>f.call(k="value")                                  Llama 3.1's built-in tools
     <function_calls>\\nf(k="value")\\n</function_calls>                Olmo 3
+    <|tool_call_start|>\\n```python\\nf(k="value")\\n```\\n<|tool_call_end|>    MiniCPM 3
 
 Only literals are read, nothing is run.
 """
@@ -21,21 +22,22 @@ from engine.tool_formats.json_object import read_json_calls
 from engine.tool_formats.python_literal import to_json
 
 _NAME_PART: Final = re.compile(r"[\w.\-]")
+_KEYWORD: Final = re.compile(r"\s*([\w.\-]+)\s*=(?!=)(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class PythonCalls:
-    """opener, closer: around all calls."""
+    """opener, closer: around all calls. fence: what opens a block of code inside them."""
 
     opener: str
     closer: str
     is_list: bool = True
-    also: tuple[str, ...] = ()
+    fence: str = ""
     signs: tuple[str, ...] = ()
 
     @property
     def openers(self) -> tuple[str, ...]:
-        return (self.opener, *self.also)
+        return (self.opener,)
 
     @property
     def closers(self) -> tuple[str, ...]:
@@ -46,8 +48,15 @@ class PythonCalls:
         return (*self.openers, *self.closers)
 
     def read(self, scanner: Scanner, calls: Calls, opener: str) -> Steps[None]:
+        yield from scanner.take_space()
+        yield from scanner.accept(self.closer)  # an empty block: Llama 4's calls follow it
+        yield from scanner.take_space()
+        if self.fence:
+            yield from scanner.accept(self.fence)
         yield from read_python_or_json_calls(scanner, calls)
         yield from scanner.take_space()
+        if self.fence and (yield from scanner.accept("```")):
+            yield from scanner.take_space()
         yield from scanner.accept(self.closer)
 
     def write(self, calls: Sequence[Call]) -> str:
@@ -55,8 +64,10 @@ class PythonCalls:
         for call in calls:
             arguments = ", ".join(f"{k}={v!r}" for k, v in call.arguments.items())
             texts.append(f"{call.name}({arguments})")
-        inside = f"[{', '.join(texts)}]" if self.is_list else "\n" + "\n".join(texts) + "\n"
-        return self.opener + inside + self.closer
+        if self.is_list:
+            return f"{self.opener}[{', '.join(texts)}]{self.closer}"
+        lines = [self.opener, self.fence, *texts, self.fence and "```", self.closer]
+        return "\n".join(filter(None, lines))
 
     @property
     def form(self) -> None:
@@ -69,9 +80,9 @@ def read_python_or_json_calls(
     """One call or a list of them, in either language. Raises Unexpected."""
     yield from scanner.take_space()
     bracket = yield from scanner.accept("[")
-    yield from scanner.take_space()
+    space = yield from scanner.take_space()
     if (yield from scanner.peek()) == "{":
-        scanner.rewind()
+        scanner.unread(bracket + space)
         yield from read_json_calls(scanner, calls, only_offered)
         return
     while True:
@@ -96,12 +107,14 @@ def read_python_call(scanner: Scanner, calls: Calls, only_offered: bool) -> Step
     yield from scanner.expect("(")
     calls.start(name)
     separator = "{"
+    unnamed = iter(calls.parameters(name))
     while True:
         text, end = yield from _take_argument(scanner)
-        key, equals, value = text.partition("=")
-        if equals:
+        keyword = _KEYWORD.match(text)
+        key, value = keyword.groups() if keyword else (next(unnamed, ""), text)
+        if key and value.strip():
             shown = to_json(value) or json.dumps(value.strip(), ensure_ascii=False)
-            calls.arguments(f"{separator}{json.dumps(key.strip())}: {shown}")
+            calls.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: {shown}")
             separator = ", "
         if not end:
             return  # cut, and so are the arguments
@@ -129,6 +142,13 @@ def _take_argument(scanner: Scanner) -> Steps[tuple[str, str]]:
 
 
 FORMATS: Final = (
+    PythonCalls(
+        "<|tool_call_start|>",
+        "<|tool_call_end|>",
+        is_list=False,
+        fence="```python",
+        signs=("<|tool_call_start|>", "```python"),
+    ),
     PythonCalls("<|tool_call_start|>", "<|tool_call_end|>", signs=("<|tool_call_start|>",)),
     PythonCalls("<|tool_call_start|>", "<|tool_call_end|>", signs=("<|tool_list_start|>",)),
     PythonCalls("<|python_start|>", "<|python_end|>", signs=("<|python_start|>",)),

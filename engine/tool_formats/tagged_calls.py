@@ -3,6 +3,7 @@
     <function=f>\\n<parameter=k>\\nvalue\\n</parameter>\\n</function>          Qwen 3 Coder
     f\\n<arg_key>k</arg_key>\\n<arg_value>value</arg_value>                    GLM
     <invoke name="f"><parameter name="k">value</parameter></invoke>          MiniMax, DeepSeek
+    <function name="f"><param name="k"><![CDATA[value]]></param></function>  MiniCPM 5
 
 Whether 5 is a number or a text is told by the tag where it does so, or else by the tool's schema.
 """
@@ -11,19 +12,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.scanner import Markers, Scanner, Steps, Unexpected
+from engine.scanner import Emit, Markers, Scanner, Steps, Unexpected
+from engine.tool_formats.argument_types import ALL, TEXT, read_bare
 from engine.tool_formats.base import MAX_NAME, Call, Calls
 from engine.tool_formats.json_object import read_json_calls
 from engine.tool_formats.nested_tags import read_nested
-from engine.tool_formats.python_literal import to_json
 
 # A tag's own word on its value: DeepSeek's string="true", Kimi's type="string".
 _TEXT: Final = re.compile(r'string="true"|type="string"')
 _NO_TEXT: Final = re.compile(r'string="false"|type="')
+_CDATA: Final = ("<![CDATA[", "]]>")
+_IS_MARKUP: Final = re.compile(r"[<&\n]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class TaggedCalls:
     attributes: tuple[str, str] = ("", "")  # of keys, in writing: of texts, and of others
     gap: str = ""  # in writing, behind each tag
     lines: bool = False  # a value stands on lines of its own
+    cdata: bool = False  # a value may stand in a CDATA block
     nested: str = ""  # what stands before each tag of objects and lists, if they have tags too
     signs: tuple[str, ...] = ()
 
@@ -114,37 +118,58 @@ class TaggedCalls:
                 break
             head, mark = yield from scanner.take_until(self.key.end)
             if not mark:
-                break
+                return
             key, attributes = self.key.cut(head)
             if self.value_begin:
                 yield from scanner.expect(self.value_begin)
             calls.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
             separator = ", "
-            is_text = _is_text(attributes, calls.schema(name, key))
-            yield from self._read_value(scanner, calls, key, is_text)
+            allowed = _told_types(attributes) or calls.types(name, key)
+            if not (yield from self._read_value(scanner, calls, key, allowed)):
+                return  # cut, and so are the arguments
+        if separator == "{" and scanner.is_at_end and not mark:
+            return
         calls.arguments("{}" if separator == "{" else "}")
         calls.end()
 
     def _read_value(
-        self, scanner: Scanner, calls: Calls, key: str, is_text: bool | None
-    ) -> Steps[None]:
-        value_end = Markers([self.value_end.format(key=key)])
+        self, scanner: Scanner, calls: Calls, key: str, allowed: frozenset[str]
+    ) -> Steps[bool]:
+        """Returns whether its end was there."""
+        value_end = self.value_end.format(key=key)
+        if self.cdata and (yield from scanner.accept(_CDATA[0])):
+            value_end = _CDATA[1] + value_end
         if self.lines:
             yield from scanner.accept("\n")
-        if is_text:
+        if allowed == TEXT:
             text = _JsonText(calls, self.lines)
             calls.arguments('"')
-            yield from scanner.until(value_end, text.push)
+            if not (yield from self._read_until(scanner, value_end, text.push)):
+                return False
             calls.arguments('"')
-            return
+            return True
         pieces: list[str] = []
-        yield from scanner.until(value_end, pieces.append)
+        if not (yield from self._read_until(scanner, value_end, pieces.append)):
+            return False
         value = "".join(pieces)
         value = value.removesuffix("\n") if self.lines else value
         if self.nested and self.nested in value:
             calls.arguments(json.dumps(read_nested(value, self.nested), ensure_ascii=False))
         else:
-            calls.arguments(to_json(value) or json.dumps(value, ensure_ascii=False))
+            calls.arguments(read_bare(value, allowed))
+        return True
+
+    def _read_until(self, scanner: Scanner, value_end: str, emit: Emit) -> Steps[bool]:
+        """Read a value's text and its end. Models that write lines forget that end sometimes: the
+        next tag's line ends a value too. Returns whether there was any.
+        """
+        ends = [value_end]
+        if self.lines:
+            ends += [f"\n{self.key.begin}", f"\n{self.call_end}\n{self.closer}"]
+        end = yield from scanner.until(Markers(ends), emit)
+        if end != value_end:
+            scanner.unread(end)
+        return bool(end)
 
     def write(self, calls: Sequence[Call]) -> str:
         texts = []
@@ -155,13 +180,16 @@ class TaggedCalls:
 
     def _write_argument(self, key: str, value: Any) -> str:
         is_text = isinstance(value, str)
-        line = "\n" if self.lines else ""
+        before = after = "\n" if self.lines else ""
+        text = value if is_text else json.dumps(value, ensure_ascii=False)
+        if self.cdata and _IS_MARKUP.search(text):
+            before, after = _CDATA
         return (
             self.key.write(key, self.attributes[0 if is_text else 1])
             + self.value_begin
-            + line
-            + (value if is_text else json.dumps(value, ensure_ascii=False))
-            + line
+            + before
+            + text
+            + after
             + self.value_end.format(key=key)
             + self.gap
         )
@@ -185,115 +213,8 @@ class _JsonText:
         self._calls.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
 
 
-def _is_text(attributes: str, schema: object) -> bool | None:
-    """Whether a value is text; None where its own look must tell."""
+def _told_types(attributes: str) -> frozenset[str]:
+    """What a tag itself says of its value's type; nothing where it does not."""
     if _TEXT.search(attributes):
-        return True
-    if _NO_TEXT.search(attributes):
-        return False
-    if not isinstance(schema, Mapping) or "type" not in schema:
-        return None
-    kinds = schema["type"]
-    if kinds == "string":
-        return True
-    return None if isinstance(kinds, Sequence) and "string" in kinds else False
-
-
-def _xml(prefix: str = "", **others: Any) -> TaggedCalls:
-    """<prefix invoke name="f"><prefix parameter name="k">v</...></...>"""
-    return TaggedCalls(
-        call=Tag(f'<{prefix}invoke name="', ">"),
-        key=Tag(f'<{prefix}parameter name="', ">"),
-        value_end=f"</{prefix}parameter>",
-        call_end=f"</{prefix}invoke>",
-        gap="\n",
-        **others,
-    )
-
-
-def _glm(suffix: str = "") -> TaggedCalls:
-    return TaggedCalls(
-        call=Tag(f"<tool_call{suffix}>", "\n"),
-        key=Tag(f"<arg_key{suffix}>", f"</arg_key{suffix}>"),
-        value_begin=f"<arg_value{suffix}>",
-        value_end=f"</arg_value{suffix}>",
-        call_end=f"</tool_call{suffix}>",
-        signs=(f"<arg_key{suffix}>", f"<tool_call{suffix}>"),
-    )
-
-
-_DSML: Final = "｜DSML｜"
-_MINIMAX: Final = "]<]minimax[>["
-QWEN_CODER: Final = TaggedCalls(
-    call=Tag("<function=", ">"),
-    key=Tag("<parameter=", ">"),
-    value_end="</parameter>",
-    call_end="</function>",
-    opener="<tool_call>",
-    closer="</tool_call>",
-    gap="\n",
-    lines=True,
-    signs=("<function=", "<parameter="),
-)
-_DSML_ATTRIBUTES: Final = (' string="true"', ' string="false"')
-FORMATS: Final = (
-    TaggedCalls(
-        call=Tag('<|open|>call tool="', "<|sep|>"),
-        key=Tag('<|open|>argument key="', "<|sep|>"),
-        value_end="<|close|>argument<|sep|>",
-        call_end="<|close|>call<|sep|>",
-        opener="<|open|>tools<|sep|>",
-        closer="<|close|>tools<|sep|>",
-        attributes=(' type="string"', ' type="object"'),
-        signs=("<|open|>tools<|sep|>",),
-    ),
-    TaggedCalls(
-        call=Tag(f'{_MINIMAX}<invoke name="', ">"),
-        key=Tag(f"{_MINIMAX}<", ">"),
-        value_end=_MINIMAX + "</{key}>",
-        call_end=f"{_MINIMAX}</invoke>",
-        opener=f"{_MINIMAX}<tool_call>",
-        closer=f"{_MINIMAX}</tool_call>",
-        nested=_MINIMAX,
-        signs=(f"{_MINIMAX}<tool_call>",),
-    ),
-    _xml(
-        opener="<minimax:tool_call>",
-        closer="</minimax:tool_call>",
-        signs=("<minimax:tool_call>",),
-    ),
-    _xml(
-        "atem:",
-        opener="<atem:function_calls>",
-        closer="</atem:function_calls>",
-        signs=("<atem:function_calls>",),
-    ),
-    _xml(
-        _DSML,
-        opener=f"<{_DSML}function_calls>",
-        closer=f"</{_DSML}function_calls>",
-        attributes=_DSML_ATTRIBUTES,
-        signs=(f"<{_DSML}function_calls>",),
-    ),
-    _xml(
-        _DSML,
-        opener=f"<{_DSML}tool_calls>",
-        closer=f"</{_DSML}tool_calls>",
-        attributes=_DSML_ATTRIBUTES,
-        signs=(f"<{_DSML}tool_calls>",),
-    ),
-    replace(
-        _glm(":opensource"),
-        opener="<tool_calls:opensource>",
-        closer="</tool_calls:opensource>",
-        call=Tag("<tool_call:opensource>", "<tool_sep:opensource>"),
-    ),
-    replace(
-        QWEN_CODER,
-        opener="<seed:tool_call>",
-        closer="</seed:tool_call>",
-        signs=("<seed:tool_call>",),
-    ),
-    _glm(),
-    QWEN_CODER,
-)
+        return TEXT
+    return ALL if _NO_TEXT.search(attributes) else frozenset()

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from engine import SamplingParams
 from server.answer import answer
-from server.ask import Ask, ChatPrompt
+from server.ask import Ask, ChatPrompt, ContextPolicy
 from server.middleware import errors_as
 from server.ollama.errors import OllamaError, ollama_error
 from server.ollama.fields import NoImages, OllamaBody
@@ -46,9 +46,19 @@ class OllamaChatRequest(OllamaBody):
     """Body of POST /api/chat. Without messages it only asks that the model be loaded."""
 
     elsewhere: ClassVar[dict[str, str]] = {"prompt": "/api/generate"}
+    inactive: ClassVar[dict[str, tuple[Any, ...]]] = {
+        name: idle for name, idle in OllamaBody.inactive.items() if name != "truncate"
+    }
 
     messages: list[OllamaMessage] = Field(default_factory=list)
     tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
+    truncate: bool | None = None
+
+    @property
+    def wanted_policy(self) -> ContextPolicy | None:
+        """Ollama's name for it is `truncate`."""
+        asked: dict[bool | None, ContextPolicy] = {True: "slide", False: "error"}
+        return super().wanted_policy or asked.get(self.truncate)
 
     def ask(self, defaults: SamplingParams) -> Ask:
         tools, choice = choose_tools(self.tools or [], None, parallel=True)

@@ -15,7 +15,8 @@ from pydantic import BeforeValidator, Field
 from engine import InvalidRequest, SamplingParams
 from server.ask import Constraint
 from server.request_object import Object, RequestBody
-from server.sampling_fields import Int32, SamplingFields
+from server.sampling_fields import SamplingFields
+from server.whole_numbers import Int32
 
 MAX_LOGPROBS = 20  # Ollama's limit
 

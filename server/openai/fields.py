@@ -8,7 +8,8 @@ from pydantic import Field
 
 from engine import InvalidRequest, RequestOptions, SamplingParams
 from server.request_object import RequestBody, RequestObject
-from server.sampling_fields import Int32, SamplingFields
+from server.sampling_fields import SamplingFields
+from server.whole_numbers import Int32
 
 MAX_CHOICES = 128  # OpenAI's limits
 MAX_LOGPROBS = 20

@@ -72,6 +72,7 @@ class CompletionRequest(ConstraintFields):
         "top_logprobs": (0,),
     }
     prompt_field: ClassVar[str] = "prompt"
+    least_tokens: ClassVar[int] = 0  # with `echo` and `logprobs`, evaluations ask for the prompt's
 
     prompt: Prompts
     suffix: str | None = None

@@ -24,7 +24,8 @@ from server.openai.tools import (
 )
 from server.request_object import Object, RequestBody, RequestObject
 from server.responses.items import Input, as_items, chat_messages, unknown_keys
-from server.sampling_fields import Int32, SamplingFields
+from server.sampling_fields import SamplingFields
+from server.whole_numbers import Int32
 
 _LIMIT = ("max_output_tokens", *SamplingFields.aliases["max_tokens"])
 _LOGPROBS = "message.output_text.logprobs"
@@ -200,8 +201,8 @@ class ResponsesRequest(SamplingFields, RequestBody):
             tool_choice=choice,
         )
 
-    def echo(self, defaults: SamplingParams) -> dict[str, Any]:
-        """The fields of the Response that repeat the request."""
+    def echo(self, defaults: SamplingParams, policy: str) -> dict[str, Any]:
+        """The fields of the Response that repeat the request; `policy` where it names none."""
         params = self.sampling_params(defaults)
         text = self.text.model_dump(exclude_none=True, by_alias=True) if self.text else {}
         choice: Any = self.tool_choice or "auto"
@@ -220,7 +221,7 @@ class ResponsesRequest(SamplingFields, RequestBody):
             "tool_choice": choice,
             "tools": [tool.model_dump() for tool in self.tools or ()],
             "top_p": params.top_p,
-            "truncation": "auto" if self.wanted_policy == "slide" else "disabled",
+            "truncation": "auto" if (self.wanted_policy or policy) == "slide" else "disabled",
         }
 
     def unknown_keys_inside(self) -> Iterator[str]:

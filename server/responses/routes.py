@@ -52,7 +52,7 @@ async def create(request: Request) -> Response:
         asked = body.stream_options and body.stream_options.include_progress
         return ResponseEncoder(
             engine,
-            body.echo(defaults),
+            body.echo(defaults, engine.config.context_policy),
             keep,
             logprobs=body.wants_logprobs,
             progress=bool(asked),

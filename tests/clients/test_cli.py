@@ -146,12 +146,14 @@ def test_serve_refuses_a_missing_settings_file() -> None:
 
 
 def test_serve_passes_on_only_the_flags_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    import server.config
+    import server.config_sources
     import server.run
 
     seen: list[Any] = []
     monkeypatch.setattr(
-        server.config, "load_config", lambda path, flags: seen.append((path, flags)) or "settings"
+        server.config_sources,
+        "load_config",
+        lambda path, flags: seen.append((path, flags)) or "settings",
     )
     monkeypatch.setattr(server.run, "serve", lambda settings: seen.append(settings) or 3)
     arguments = ["serve", "m.gguf", "--port", "0", "--ctx", "512", "--config", "my.toml"]
@@ -273,7 +275,7 @@ def test_commands_that_need_no_engine_start_fast() -> None:
     """By CPU time, as tests share the machine; the best of three."""
     start = (
         "import sys, time; import clients.cli, clients.chat, clients.fetch_model; "
-        "slow = {'numpy', 'numba', 'gguf', 'pydantic_settings', 'fastapi', 'engine', 'server'}; "
+        "slow = {'numpy', 'numba', 'gguf', 'pydantic', 'fastapi', 'engine', 'server'}; "
         "print(time.process_time(), *(slow & sys.modules.keys()))"
     )
     seconds = []

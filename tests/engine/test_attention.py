@@ -14,15 +14,15 @@ import numpy.typing as npt
 import pytest
 from gguf import GGMLQuantizationType as T
 
-from engine.chat import Chat, n_pages
+from engine.chat import Chat
 from engine.gguf_file import GGUFFile
 from engine.kernels.attention import MAX_PARTS, PART
-from engine.kernels.kv_page import KV_TYPES, PAGE
+from engine.kernels.kv_page import KV_TYPES, PAGE, n_pages
 from engine.kv_cache import PagePool
 from engine.model import Model
 from engine.model_config import ModelConfig
 from engine.plan import Part
-from engine.weights import Weights
+from engine.weights_reader import read_weights
 from tests.reference import ReferenceModel
 from tests.tiny_gguf import write_tiny_gguf
 
@@ -49,7 +49,7 @@ MODELS: dict[str, dict[str, Any]] = {
 def model_of(path: Path, kv_type: str, n_threads: int = 2) -> Iterator[Model]:
     with GGUFFile(path) as gguf:
         config = ModelConfig.from_gguf(gguf)
-        weights = Weights.from_gguf(gguf, config)
+        weights = read_weights(gguf, config)
         model = Model(config, weights, 64, n_threads, kv_type=kv_type)
         try:
             yield model
@@ -58,7 +58,7 @@ def model_of(path: Path, kv_type: str, n_threads: int = 2) -> Iterator[Model]:
 
 
 def chat_with(model: Model) -> Chat:
-    return Chat(model, PagePool(n_pages(N_CTX), model.page_bytes), N_CTX)
+    return Chat(model, PagePool(model.page_bytes, n_pages(N_CTX) * sum(model.page_bytes)), N_CTX)
 
 
 def ids(n: int) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 from engine.call_grammar import call_rules, form_of, thinking_rules
 from engine.special_tokens import SpecialTokens
 from engine.thinking import MARKS, THINK, ThinkingMarks
-from engine.tool_formats import TABLE
+from engine.tool_formats import TABLE, find_tool_format
 from engine.tool_formats.base import Call, ToolFormat
 from engine.tool_formats.json_calls import PLAIN
 
@@ -100,7 +100,7 @@ def test_what_a_format_writes_is_allowed(tool_format: ToolFormat) -> None:
 
 @pytest.mark.parametrize("marks", MARKS, ids=lambda marks: marks.open)
 def test_open_thinking_comes_first(marks: ThinkingMarks) -> None:
-    hermes = next(f for f in TABLE if f.openers == ("<tool_call>",) and f.form)
+    hermes = find_tool_format("<tool_call>")
     matcher = Matcher(hermes, False, marks)
     call = hermes.write([FIRST])
     assert matcher.takes(f"5 < 6, so:\n{marks.close}\n\n{call}")
@@ -113,6 +113,9 @@ def test_properties_that_the_schema_does_not_name_are_not_invented() -> None:
     tool = {"name": "f", "parameters": {"properties": {"a": {"type": "integer"}}}}
     rules = "\n".join(call_rules(PLAIN.form, [tool], False, {}))
     assert '"additionalProperties": false' in rules
+    inside = {"type": "object", "properties": {"b": tool["parameters"]}}
+    rules = "\n".join(call_rules(PLAIN.form, [{**tool, "parameters": inside}], False, {}))
+    assert rules.count('"additionalProperties": false') == 2
     tool = {"name": "f", "parameters": {"type": "object"}}
     assert "additionalProperties" not in "\n".join(call_rules(PLAIN.form, [tool], False, {}))
 

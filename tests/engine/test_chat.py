@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as T
 
-from engine.chat import Chat, n_pages, next_of
+from engine.chat import Chat, next_of
 from engine.common_prefix import count_common
 from engine.gguf_file import GGUFFile
+from engine.kernels.kv_page import n_pages
 from engine.kv_cache import PagePool
 from engine.model import Model
 from engine.model_config import ModelConfig
-from engine.weights import Weights
+from engine.weights_reader import read_weights
 from tests.tiny_gguf import write_tiny_gguf
 
 N_CTX = 256
@@ -43,8 +44,8 @@ NewChat = Callable[[], Chat]
 def chats_of(path: Path) -> Iterator[NewChat]:
     with GGUFFile(path) as gguf:
         config = ModelConfig.from_gguf(gguf)
-        model = Model(config, Weights.from_gguf(gguf, config), max_rows=64, n_threads=2)
-        pool = PagePool(8 * n_pages(N_CTX), model.page_bytes)
+        model = Model(config, read_weights(gguf, config), max_rows=64, n_threads=2)
+        pool = PagePool(model.page_bytes, 8 * n_pages(N_CTX) * sum(model.page_bytes))
         try:
             yield lambda: Chat(model, pool, N_CTX)
         finally:
@@ -114,10 +115,11 @@ def test_pages_that_were_elsewhere(new_chat: NewChat) -> None:
     chat = new_chat()
     read(chat, tokens)
     pool = chat._pool
-    contents = [bytes(pool.view(page)) for page in chat.pages]
+    chat_pages = list(chat.pages)
+    contents = [bytes(pool.view(page)) for page in chat_pages]
     chat.restart()
     read(new_chat(), text(200, 9))  # somebody else uses those pages
-    pages = [pool.take() for _ in contents]
+    pages = [pool.take(page % len(pool.page_bytes)) for page in chat_pages]
     for page, content in zip(pages, contents, strict=True):
         pool.view(page)[:] = content
     chat.adopt(tokens, pages)

@@ -31,8 +31,8 @@ def test_what_was_written_is_read(tmp_path: Path, n_tokens: int, n_pages: int) -
     write_chat(path, KEY, ids, written)
     header = read_header(path)
     assert header.ids.tolist() == ids
-    assert (header.key, header.page_bytes) == (KEY, PAGE_BYTES)
-    assert header.n_bytes == path.stat().st_size == file_bytes(n_tokens, PAGE_BYTES)
+    assert (header.key, header.sizes.tolist()) == (KEY, [PAGE_BYTES] * n_pages)
+    assert header.n_bytes == path.stat().st_size == file_bytes(n_tokens, written)
     read = empty(n_pages)
     read_pages(path, header, read)
     assert read == written
@@ -51,6 +51,22 @@ def test_the_first_pages_alone_can_be_read(tmp_path: Path) -> None:
     assert read == written[:3]
     with pytest.raises(BadChatFile, match="page 3 is damaged"):
         read_pages(path, read_header(path), empty(4))
+
+
+def test_pages_of_several_sizes_and_some_that_are_missing(tmp_path: Path) -> None:
+    path = tmp_path / "a.chat"
+    big = memoryview(bytearray(b"big" * PAGE_BYTES))
+    write_chat(path, KEY, list(range(150)), [big, None, big, *pages_of(1), None])
+    header = read_header(path)
+    assert header.sizes.tolist() == [3 * PAGE_BYTES, 0, 3 * PAGE_BYTES, PAGE_BYTES, 0]
+    found = memoryview(bytearray(3 * PAGE_BYTES))
+    read_pages(path, header, [None, None, found])  # the first one is not wanted
+    assert found == big
+    [small] = empty(1)
+    read_pages(path, header, [None, None, None, small, None])
+    assert [small] == pages_of(1)
+    with pytest.raises(ValueError, match="a page of 512 bytes, not 0"):
+        read_pages(path, header, [None, small])
 
 
 def test_another_chat_of_the_same_name_is_noticed(tmp_path: Path) -> None:
@@ -80,7 +96,7 @@ def test_no_damage_yields_wrong_tokens(tmp_path: Path, data: st.DataObject) -> N
     path, ids, written = tmp_path / "a.chat", list(range(7, 77)), pages_of(2)
     write_chat(path, KEY, ids, written)
     found = bytearray(path.read_bytes())
-    header_end = 64 + 4 * (len(ids) + 2)
+    header_end = 64 + 4 * (len(ids) + 4)
     places = st.one_of(st.integers(0, header_end), st.integers(0, len(found) - 1))
     for place in data.draw(st.lists(places, min_size=1, max_size=8)):
         found[place] ^= data.draw(st.integers(1, 255))

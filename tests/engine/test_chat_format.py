@@ -72,6 +72,33 @@ def test_control_tokens_of_the_format_show(model: Any) -> None:
     assert shown == ["<think>", "</think>", ""]
 
 
+FUNCTIONARY = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ '>>>all\n' if m.role == 'assistant' }}"
+    "{{ m.content }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n>>>{% endif %}"
+)
+
+
+@pytest.mark.parametrize("n", [1, 3, 100])
+def test_the_template_opens_a_call(model: Any, n: int) -> None:
+    """Functionary 3.2: every reply names who it is for, the first of them behind the prompt."""
+    tokenizer, template, chat_format = model(FUNCTIONARY)
+    tail = chat_format.prompt_tail(tokenizer.encode_template(template.render(HI)))
+
+    def read(reply: str, tools: bool) -> list[Any]:
+        parser = chat_format.parser(tail, tools)
+        pieces = [reply[i : i + n] for i in range(0, len(reply), n)]
+        return [delta for piece in pieces for delta in parser.push(piece)] + parser.finish()
+
+    def text(deltas: list[Any]) -> str:
+        return "".join(d.text for d in deltas if isinstance(d, ContentDelta))
+
+    assert text(read("all\nHello >>> you.", False)) == "Hello >>> you."
+    called = read('all\nI look.>>>f\n{"a": 1}>>>g\n{}', True)
+    assert text(called) == "I look."
+    assert [d.name for d in called if isinstance(d, ToolCallStart)] == ["f", "g"]
+
+
 # --- real templates: what they print of a reply is read back --------------------------------------
 
 REAL = sorted((SHARED / "templates").glob("*.jinja"))

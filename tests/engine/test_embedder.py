@@ -75,10 +75,10 @@ def test_pages_come_back_and_replies_stay_the_same(engine: Engine) -> None:
     assert [event.text for event in engine.generate(prompt, params)] == alone
     thread.join()
     assert likeness(beside[0], before) > 0.9999
-    used = engine._pool.n_used
+    used = engine._pool.used_bytes
     embed(engine, ids)
     engine._worker.call(lambda: None).result()
-    assert engine._pool.n_used <= used
+    assert engine._pool.used_bytes <= used
 
 
 def test_cancelled(engine: Engine) -> None:

@@ -17,7 +17,8 @@ from gguf import GGUFReader, GGUFWriter
 
 from engine import gguf_part
 from engine.errors import GGUFError, UnsupportedModel
-from engine.gguf_file import GGUFFile, StringArray
+from engine.gguf_file import GGUFFile
+from engine.string_array import StringArray
 from tests.tiny_gguf import TinyModel, write_tiny_gguf
 
 VOCAB = Path(__file__).resolve().parents[2].parent / "shared/vocab/ggml-vocab-llama-bpe.gguf"

@@ -26,7 +26,8 @@ def test_the_best_profile_that_the_host_has_is_chosen(profile: jit.CpuProfile) -
 
 
 def test_other_machines() -> None:
-    assert jit.choose_profile("arm64", frozenset()).name == "aarch64"
+    assert jit.choose_profile("arm64", frozenset({"asimddp"})).name == "aarch64"
+    assert jit.choose_profile("aarch64", frozenset()).name == "aarch64-v8.0"
     assert jit.choose_profile("riscv64", frozenset()).name == "generic"
 
 

@@ -18,6 +18,7 @@ from engine.lora import Adapters
 from engine.model_config import ModelConfig
 from engine.sampling_params import SamplingParams
 from engine.weights import Weights
+from engine.weights_reader import read_weights
 from tests.tiny_gguf import write_tiny_gguf
 from tests.tiny_lora import write_tiny_lora
 
@@ -31,7 +32,7 @@ def model(tmp_path: Path) -> Path:
 
 def open_with(model: Path, *loras: Path) -> Weights:
     with GGUFFile(model) as gguf, Adapters([LoraFile(lora) for lora in loras], gguf) as adapters:
-        return Weights.from_gguf(gguf, ModelConfig.from_gguf(gguf), adapters)
+        return read_weights(gguf, ModelConfig.from_gguf(gguf), adapters)
 
 
 @pytest.fixture

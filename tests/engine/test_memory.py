@@ -14,13 +14,13 @@ MIB = 1 << 20
 PAGE_BYTES = 2 * MIB  # 32 KiB per token, as a 1B model's
 
 
-def pages_for(n_ctx: int) -> int:
-    return (n_ctx + 63) // 64 + 2
+def chat_bytes(n_ctx: int) -> int:
+    return ((n_ctx + 63) // 64 + 2) * PAGE_BYTES
 
 
 def plan(free: int, n_ctx_train: int = 131072, weights: int = 700, **settings: object) -> Budget:
     """free, weights in MiB."""
-    sizes = Sizes(weights * MIB, 80 * MIB, 100 * MIB, PAGE_BYTES, pages_for)
+    sizes = Sizes(weights * MIB, 80 * MIB, 100 * MIB, chat_bytes)
     config = EngineConfig("m.gguf", **settings)  # type: ignore[arg-type]
     return plan_memory(config, n_ctx_train, sizes, FreeMemory(free * MIB, "free"))
 
@@ -28,7 +28,7 @@ def plan(free: int, n_ctx_train: int = 131072, weights: int = 700, **settings: o
 def test_a_small_model_gets_its_own_context() -> None:
     budget = plan(16000, n_ctx_train=8192)
     assert budget.n_ctx == 8192
-    assert budget.n_pages > 4 * pages_for(8192)
+    assert budget.cache > 4 * chat_bytes(8192)
     assert budget.anonymous <= budget.limit
     assert budget.weights + budget.anonymous < 16000 * MIB + 100 * MIB
 
@@ -37,14 +37,14 @@ def test_a_long_context_is_cut_to_what_fits() -> None:
     budget = plan(3000)
     room = 3000 - 700 - 80 - 150
     assert budget.n_ctx == (room // 2 // 2 // 2 - 2) * 64  # half of it, two chats, 2 MiB a page
-    assert pages_for(budget.n_ctx) <= budget.n_pages
+    assert chat_bytes(budget.n_ctx) <= budget.cache
 
 
 @pytest.mark.parametrize("free", [600, 1000, 2048, 4096, 30000])
 def test_what_is_chosen_fits_whatever_there_is(free: int) -> None:
     budget = plan(free)
     assert budget.n_ctx >= 2048
-    assert budget.chat == pages_for(budget.n_ctx) * PAGE_BYTES
+    assert budget.chat == chat_bytes(budget.n_ctx)
     assert budget.anonymous <= budget.limit
 
 
@@ -66,7 +66,7 @@ def test_what_cannot_fit_is_refused_with_the_number_that_would() -> None:
 
 def test_a_cache_of_a_given_size() -> None:
     budget = plan(16000, cache_bytes=300 * MIB)
-    assert budget.n_pages == 150
+    assert budget.cache == 150 * PAGE_BYTES
     assert budget.n_ctx == (150 // 2 - 2) * 64
     assert plan(16000, cache_bytes=20 * MIB).n_ctx == 8 * 64
     with pytest.raises(ConfigError, match=r"cache.memory leaves 300 MiB; n_ctx = 9472 would fit"):

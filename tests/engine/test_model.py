@@ -113,6 +113,20 @@ def test_each_tensor_type_is_close_to_the_reference(
     assert relative_rms(one_plane, expected) < (ONE_PLANE if quant.group else TWO_PLANES)
 
 
+@pytest.mark.parametrize("type", [T.F16, T.Q4_0, T.Q6_K], ids=lambda t: t.name)
+@pytest.mark.parametrize("wanted", [[39], [3, 17, 39]], ids=len)
+def test_logits_of_a_few_of_many_rows_are_close_to_the_reference(
+    tmp_path: Path, type: T, wanted: list[int]
+) -> None:
+    """The output matrix is read as in decoding then, the others as for many rows."""
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=type, n_embd=256, n_ff=256)
+    tokens = ids(40)
+    expected = ReferenceModel.from_gguf(path).logits(tokens)[wanted]
+    with chat_of(path) as chat:
+        found = chat._read(tokens, wanted, precise=True)
+        assert relative_rms(found, expected) < ROUNDING[QUANTS[type].few_input]
+
+
 def test_mixed_types_read_the_same_input(tmp_path: Path) -> None:
     types = {"attn_q": T.Q4_K, "attn_v": T.Q6_K, "attn_k": T.F16, "ffn_up": T.Q8_0}
     path = write_tiny_gguf(tmp_path / "tiny.gguf", type=T.Q4_0, types=types, n_embd=256, n_ff=256)
@@ -153,12 +167,12 @@ def test_pages_are_taken_as_needed_and_given_back(tmp_path: Path) -> None:
         used = []
         for n in (64, 1, 64):
             chat.prefill(ids(n))
-            used.append(pool.n_pages - pool.n_free)
+            used.append(pool.used_bytes // pool.page_bytes[0])
         assert used == [1, 2, 3]
         chat.truncate_to(65)
-        assert pool.n_pages - pool.n_free == 2
+        assert pool.used_bytes == 2 * pool.page_bytes[0]
         chat.restart()
-        assert pool.n_free == pool.n_pages
+        assert pool.free_bytes == pool.n_bytes
 
 
 def test_a_cancelled_run_leaves_the_chat_as_it_was(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import select
+import socket
+import threading
 import time
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from engine import Engine, EngineConfig, Failed, OutOfMemory
 from engine.free_memory import FreeMemory
 from engine.pressure import Level, Watch
+from engine.stalls import Stalls
 from tests.tiny_gguf import write_tiny_gguf
 from tests.tiny_requests import PROMPT, A, Listener, always, run
 
@@ -69,6 +73,44 @@ def test_it_looks_by_itself() -> None:
     assert machine.told[0][0] is Level.CRITICAL
 
 
+def test_it_looks_at_once_when_somebody_waits_for_memory(tmp_path: Path) -> None:
+    """With a socket in place of the kernel's file: urgent data is the same event."""
+    machine = Machine(2000)
+    heard = threading.Event()
+
+    def hear(level: Level, n_bytes: int) -> None:
+        machine.hear(level, n_bytes)
+        heard.set()
+
+    server = socket.create_server(("127.0.0.1", 0))
+    kernel = socket.create_connection(server.getsockname())
+    file, _ = server.accept()
+    stalls = Stalls(tmp_path)
+    stalls._poll.register(file, select.POLLPRI)
+    watch = Watch(machine.look, 700 * MIB, hear, every_s=1000, stalls=stalls)
+    machine.free = 800 * MIB  # enough, if nobody waited
+    kernel.send(b"!", socket.MSG_OOB)
+    assert heard.wait(5)
+    file.recv(1, socket.MSG_OOB)
+    watch.close()
+    assert machine.told[0] == (Level.LOW, 28)
+    for one in (server, kernel, file):
+        one.close()
+
+
+def test_while_memory_is_short_it_looks_often() -> None:
+    machine = Machine(2000)
+    watch = Watch(machine.look, 700 * MIB, machine.hear, every_s=1000)
+    machine.free = 500 * MIB
+    watch.look()
+    watch._stalls.end()  # it sleeps for long: wake it
+    limit = time.monotonic() + 5
+    while len(machine.told) < 3:
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    watch.close()
+
+
 @pytest.fixture(scope="module")
 def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
@@ -100,24 +142,26 @@ def test_idle_chats_leave_first_and_requests_are_refused_last(model_path: Path) 
         assert run(engine, PROMPT, always(A, max_tokens=200))[1].n_decoded == 200
 
 
+def test_where_memory_is_low_chats_go_to_the_disk_and_not_away(
+    model_path: Path, tmp_path: Path
+) -> None:
+    prompt = [A, *PROMPT * 12]
+    config = EngineConfig(model_path, n_ctx=256, disk_folder=tmp_path)
+    with Engine(config) as engine:
+        run(engine, prompt, always(A, max_tokens=1))
+
+        def is_gone() -> bool:
+            engine._worker.relieve(Level.LOW, 1 << 40)
+            return engine.memory().kv == 0
+
+        _until(engine, is_gone)
+        assert engine.memory().disk_cache > 0
+        engine._worker.relieve(Level.ENOUGH, 0)
+        assert run(engine, prompt, always(A, max_tokens=1))[1].n_cached == len(prompt) - 1
+
+
 def _until(engine: Engine, holds: object) -> None:
     limit = time.monotonic() + 5
     while not holds():  # type: ignore[operator]
         assert time.monotonic() < limit
         time.sleep(0.01)
-
-
-def test_a_report_adds_up_to_what_the_process_has(model_path: Path) -> None:
-    with Engine(EngineConfig(model_path, disk_bytes=0, n_ctx=256, cache_bytes=1 << 20)) as engine:
-        run(engine, PROMPT * 10, always(A, max_tokens=3))
-        report = engine.memory()
-        [chat] = report.chats
-        assert (chat.n_tokens, chat.is_running) == (len(PROMPT) * 10 + 2, False)
-        assert chat.n_bytes <= report.kv <= chat.n_bytes + (2 << 20)
-        assert report.weights_mapped == model_path.stat().st_size
-        assert report.weights_cached is None or report.weights_cached <= report.weights_mapped
-        assert min(report.weights, report.libraries, report.workspace, report.process) > 0
-        fields = dict(
-            line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines()
-        )
-        assert report.rss == pytest.approx(int(fields["VmRSS"].split()[0]) << 10, rel=0.05)

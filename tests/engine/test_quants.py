@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from engine.jit import Native
-from engine.kernels.simd import L
-from engine.kernels.tile import K_CHUNK, T, tile_bytes
+from engine.kernels.tile import K_CHUNK, N, T, tile_bytes
 from engine.quants import QUANTS
 from engine.quants.base import FewInput, QuantType
 from tests.golden_cases import IDS, TENSOR_TYPES, GoldenCase, read_cases
@@ -188,10 +187,10 @@ def test_dot4_equals_dot_to_the_last_bit(quant: QuantType) -> None:
 
 
 @types
-@pytest.mark.parametrize("n_rows", [1, L - 1, L])
+@pytest.mark.parametrize("n_rows", [1, N - 1, N])
 @pytest.mark.parametrize("n_x", [1, T, 2 * T - 1])
 def test_tile_product(quant: QuantType, n_rows: int, n_x: int) -> None:
-    """Two chunks of columns, the second added to the first; lanes beyond n_rows repeat the last
+    """Two chunks of columns, the second added to the first; rows beyond n_rows repeat the last
     row.
     """
     n_in, k_chunk = 768, 512
@@ -201,7 +200,7 @@ def test_tile_product(quant: QuantType, n_rows: int, n_x: int) -> None:
     x[n_x:] = 1.0  # rows that only fill up the last group of T
     rows, values = input_rows(None if quant.group else FewInput.FLOATS, x)
     tile = np.zeros(tile_bytes(quant.group), np.uint8)
-    out = np.zeros((len(x), L), np.float32)
+    out = np.zeros((len(x), N), np.float32)
     for k0 in range(0, n_in, k_chunk):
         kn = min(k_chunk, n_in - k0)
         assert kn <= K_CHUNK
@@ -217,7 +216,7 @@ def test_tile_product(quant: QuantType, n_rows: int, n_x: int) -> None:
         out[:n_x, :n_rows], expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max()
     )
     np.testing.assert_array_equal(
-        out[:n_x, n_rows:], np.repeat(out[:n_x, n_rows - 1 : n_rows], L - n_rows, 1)
+        out[:n_x, n_rows:], np.repeat(out[:n_x, n_rows - 1 : n_rows], N - n_rows, 1)
     )
 
 

@@ -20,7 +20,7 @@ from engine.reply_parser import ReplyParser
 from engine.reply_rules import ReplyRules
 from engine.thinking import THINK, ThinkingMarks
 from engine.tokenizer import Tokenizer
-from engine.tool_formats import TABLE
+from engine.tool_formats import TABLE, find_tool_format
 from engine.tool_formats.base import Call, ToolFormat
 from engine.tool_formats.json_calls import PLAIN
 
@@ -33,7 +33,7 @@ PARAMETERS = {
     "required": ["a"],
     "additionalProperties": False,
 }
-HERMES = next(f for f in TABLE if f.openers == ("<tool_call>",) and f.form)
+HERMES = find_tool_format("<tool_call>")
 PLAIN_CALLS = (
     '{{"name": "f", "arguments": {}}}',
     '```json\n{{\n  "name": "f",\n  "arguments": {}\n}}\n```',
@@ -62,6 +62,9 @@ class Format:
     def parser(self, prompt_tail: str) -> Format:
         return self
 
+    def written(self, prompt_tail: str) -> str:
+        return prompt_tail
+
 
 class Checker:
     """Says which replies are allowed."""
@@ -72,10 +75,11 @@ class Checker:
         rules: ReplyRules,
         tool_format: ToolFormat = HERMES,
         thinking: ThinkingMarks | None = None,
+        written: str = "",
     ) -> None:
         self._tokenizer = tokenizer
         chat_format: Any = Format(tool_format, thinking)
-        grammar = reply_grammar(rules, chat_format, tokenizer, "")
+        grammar = reply_grammar(rules, chat_format, tokenizer, written)
         assert isinstance(grammar, Grammar)
         self._grammar = grammar
 
@@ -94,7 +98,7 @@ class Checker:
                 state.accept(token_id)
             except EngineError:
                 return None
-        return state.is_complete
+        return bool(state._matcher.is_accepting())
 
 
 def read(tool_format: ToolFormat, text: str, offered: Sequence[Any]) -> tuple[list[str], str, str]:
@@ -150,6 +154,24 @@ def test_strict_tools_while_the_model_is_free(
     if tool_format.form and any(right.startswith(opener) for opener in tool_format.openers):
         assert checker.takes(f"Well. {right}")
         assert not checker.begins(f"Well. {wrong}")
+
+
+def test_the_prompt_holds_the_beginning_of_a_call(tokenizer: Tokenizer) -> None:
+    """Functionary 3.2's does, whatever comes: `all` is text, any other name a call."""
+    functionary = find_tool_format(">>>all")
+    forced = ReplyRules(tools=tools(), must_call=True)
+    free = ReplyRules(tools=tools(strict=True))
+    for rules in (forced, free):
+        checker = Checker(tokenizer, rules, functionary, written=">>>")
+        assert checker.takes('f\n{"a": "x"}')
+        assert checker.takes('f\n{"a": "x"}>>>g\n{"a": "y"}')
+        assert not checker.begins('f\n{"b": 1}')
+        assert not checker.begins(">>>f")
+        assert checker.takes("all\nHello.") is (rules is free)
+    asked = ReplyRules("json_schema", {"type": "integer"}, "response_format")
+    checker = Checker(tokenizer, asked, functionary, written=">>>")
+    assert checker.takes("all\n12")
+    assert not checker.begins("12")
 
 
 def test_text_or_calls(tokenizer: Tokenizer) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.deltas import ContentDelta, Delta, ReasoningDelta
 from engine.reply_parser import ReplyParser
-from engine.thinking import MARKS, THINK
+from engine.thinking import MARKS, THINK, find_marks
 
 
 def joined(deltas: Iterable[Delta]) -> tuple[str, str]:
@@ -50,6 +50,9 @@ def read(text: str, written: str = "", n: int = 1) -> tuple[str, str]:
         ("Once", " upon", "", " upon"),
         ("Once ", "upon", "", "upon"),
         ("<think>Once ", "upon</think> a", "upon", "a"),
+        ("Once <", "b> upon", "", "b> upon"),  # might have been a mark
+        ("Once <thi", "nk>upon</think> a", "upon", "a"),
+        ("Once <", "", "", ""),
     ],
 )
 def test_thinking(written: str, text: str, reasoning: str, content: str, n: int) -> None:
@@ -78,3 +81,30 @@ def test_pieces_do_not_matter(data: st.DataObject) -> None:
         deltas += cut.push(text[:n])
         text = text[n:]
     assert joined([*deltas, *cut.finish()]) == expected
+
+
+# As their model cards and the reasoning parsers of vLLM have them.
+FAMILIES = {
+    "exaone deep": "<thought>\nI add.\n</thought>\n\n4",
+    "granite 3.2": "Here is my thought process: I add.\n\nHere is my response: 4",
+    "granite 3.3": "<think>I add.</think>\n\n<response>4</response>",
+    "hunyuan": "<think>\nI add.\n</think>\n<answer>\n4\n</answer>",
+    "apertus": "<|inner_prefix|>I add.<|inner_suffix|>4",
+    "minicpm 3": "<|thought_start|>\nI add.\n<|thought_end|>\n4",
+    "kimi vl": "◁think▷I add.◁/think▷4",
+    "longcat": "<longcat_think>\nI add.\n</longcat_think>\n4",
+    "seed oss": "<seed:think>I add.</seed:think>4",
+    "magistral": "[THINK]I add.[/THINK]4",
+    "command a": "<|START_THINKING|>I add.<|END_THINKING|><|START_RESPONSE|>4<|END_RESPONSE|>",
+    "gemma 4": "<|channel>thought\nI add.\n<channel|>4",
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("n", [1, 3, 1000])
+def test_every_familys_thinking(name: str, n: int) -> None:
+    text = FAMILIES[name]
+    parser = ReplyParser(find_marks(text))
+    pieces = [text[i : i + n] for i in range(0, len(text), n)]
+    deltas = [delta for piece in pieces for delta in parser.push(piece)]
+    assert joined(deltas + parser.finish()) == ("I add.", "4")

@@ -16,7 +16,7 @@ from engine.sampling_params import SamplingParams
     [
         ("temperature", -0.1), ("temperature", math.nan), ("temperature", math.inf),
         ("top_p", 1.1), ("top_p", -0.1), ("min_p", 1.01), ("repeat_penalty", 0),
-        ("presence_penalty", 2.1), ("frequency_penalty", -2.1), ("max_tokens", 0),
+        ("presence_penalty", 2.1), ("frequency_penalty", -2.1), ("max_tokens", -1),
         ("repeat_last_n", -2), ("logit_bias", {-1: 1.0}), ("logit_bias", {5: 101.0}),
         ("logit_bias", {5: math.nan}), ("n_probs", -1), ("n_probs", 1001), ("typical_p", 1.1),
         ("top_n_sigma", math.nan), ("xtc_probability", 2), ("xtc_threshold", -1), ("mirostat", 3),

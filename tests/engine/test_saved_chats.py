@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from engine import InvalidRequest
+from engine.kernels.attention import ALL
+from engine.layer_groups import LayerGroup
 from engine.saved_chats import SavedChats
 
 KEY, OTHER_KEY = bytes(32), bytes([1] * 32)
@@ -16,7 +18,7 @@ PAGES = [memoryview(bytearray([7]) * PAGE_BYTES), memoryview(bytearray([9]) * PA
 
 
 def saved_in(folder: Path, key: bytes = KEY) -> SavedChats:
-    return SavedChats(folder, key, PAGE_BYTES)
+    return SavedChats(folder, key, (LayerGroup((0,), ALL, PAGE_BYTES),))
 
 
 def empty() -> list[memoryview]:

@@ -54,6 +54,10 @@ def greedy(n: int) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=n, ignore_eos=True)
 
 
+def limit_pages(engine: Engine, n: int) -> None:
+    engine._pool.limit_bytes = n * sum(engine._pool.page_bytes)
+
+
 def ids_of(listener: Listener) -> list[int]:
     return [event.token_id for event in listener.events if isinstance(event, Token)]
 
@@ -90,7 +94,7 @@ def test_replies_written_together(
 def test_several_over_few_pages(make_engine: MakeEngine, solo: list[list[int]]) -> None:
     """Growing replies run out of pages: one waits, and goes on when others are done."""
     engine = make_engine(max_running=8)  # the pool is just enough for one long chat
-    engine._pool.limit = 9
+    limit_pages(engine, 9)
     listeners = [Listener() for _ in PROMPTS]
     for prompt, n, listener in zip(PROMPTS, LENGTHS, listeners, strict=True):
         engine.submit(prompt, greedy(n), listener)
@@ -128,7 +132,7 @@ def test_anything_in_any_order(make_engine: MakeEngine, solo: list[list[int]]) -
     """Requests come, leave, overtake; too few pages; whatever is not cancelled is right."""
     rng = random.Random(5)
     engine = make_engine(max_running=3, policy="priority", max_waiting=1000, cache_bytes=1 << 18)
-    engine._pool.limit = 12
+    limit_pages(engine, 12)
     waiting: list[tuple[int, Listener]] = []
     cancelled = []
     for _ in range(80):
@@ -143,7 +147,7 @@ def test_anything_in_any_order(make_engine: MakeEngine, solo: list[list[int]]) -
             time.sleep(rng.random() * 0.01)
             cancelled.pop(rng.randrange(len(cancelled)))[0].cancel()
         if rng.random() < 0.1:
-            engine._pool.limit = rng.randrange(9, 13)
+            limit_pages(engine, rng.randrange(9, 13))
     for generation, _ in cancelled:
         generation.cancel()
     for which, listener in waiting:

@@ -66,7 +66,7 @@ def test_a_chat_goes_on_after_a_restart(make_engine: MakeEngine, kv_type: str) -
 
 
 def test_a_chat_that_others_pushed_out_comes_back(make_engine: MakeEngine) -> None:
-    least = make_engine(disk_bytes=0)._pool.page_bytes * 14
+    least = make_engine(disk_bytes=0)._pool.page_bytes[0] * 14
     engine = make_engine(cache_bytes=least)
     reply, _ = ask(engine, prompt(1))
     for seed in (2, 3, 4, 5):

@@ -201,3 +201,72 @@ def test_deepseek_r1s_calls_are_printed_beside_content() -> None:
     shown = render(real("llama-cpp-deepseek-r1"), chat, tools=[TOOL])
     assert "SAID" in shown
     assert '```json\n{"at": "1"}\n```' in shown
+
+
+def test_calls_that_only_chats_with_documents_would_show() -> None:
+    """As Command A's default template: it speaks of calls and results, where it has documents."""
+    source = (
+        "{% if documents %}{% for m in messages %}{{ m.tool_calls }}{{ m.role == 'tool' }}"
+        "{% endfor %}{% else %}" + roles("system", "user", "assistant") + "{% endif %}"
+    )
+    text = render(source, [USER, call("a"), result("a")], tools=[TOOL])
+    assert '{"name": "look", "parameters": {"at": "a"}}' in text
+    assert "saw a" in text
+
+
+@pytest.mark.parametrize("own", ["<RESPONSE>{{ m.content }}</RESPONSE>", "[tool]{{ m.content }}"])
+def test_results_of_their_own_messages_where_they_are_shown_alike(own: str) -> None:
+    """Gemma 4's newer templates print OpenAI's results as they print those inside of a message,
+    but for what follows; the older ones have a turn for them that the model does not know.
+    """
+    source = (
+        "{% for m in messages %}{% if m.role == 'tool' %}" + own + "{% else %}[{{ m.role }}]"
+        "{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments.what }}"
+        "{{ c.function.arguments.at }}{% endfor %}"
+        "{% for r in m.tool_responses %}<RESPONSE>{{ r.response }}</RESPONSE>{% endfor %}"
+        "{% if m.tool_responses %};{% endif %}{% endif %}{% endfor %}"
+    )
+    text = render(source, [USER, call("a", content=""), result("a"), SAID], tools=[TOOL])
+    assert "[assistant]a<RESPONSE>saw a</RESPONSE>" in text
+
+
+def test_system_messages_at_the_beginning_are_one_where_it_shows_one() -> None:
+    first = {"role": "system", "content": "FIRST"}
+    late = roles("user", "assistant", other="{% if loop.first %}[system]{{ m.content }}{% endif %}")
+    refusing = roles(
+        "user",
+        other="{% if not loop.first %}{{ raise_exception('at the beginning') }}{% endif %}"
+        "[system]{{ m.content }}",
+    )
+    for source in (late, refusing):
+        assert render(source, [first, SYSTEM, USER]) == "[system]FIRST\n\nSYSTEM[user]USER"
+    both = roles("system", "user")
+    assert render(both, [first, SYSTEM, USER]) == "[system]FIRST[system]SYSTEM[user]USER"
+
+
+def test_system_text_alone_is_said_where_it_would_be_lost() -> None:
+    """As Mistral's, which tell it with what the last user says."""
+    source = (
+        "<s>{% for m in messages %}{% if m.role == 'user' %}[user]"
+        "{{ messages[0].content if messages[0].role == 'system' and loop.last }}{{ m.content }}"
+        "{% endif %}{% endfor %}"
+    )
+    assert render(source, [SYSTEM, USER]) == "<s>[user]SYSTEMUSER"
+    assert render(source, [SYSTEM]) == "<s>[user]SYSTEM"
+
+
+def test_content_beside_calls_is_kept() -> None:
+    """Llama 3.1's and Hermes 2's templates print calls instead of the content."""
+    source = (
+        "{% for m in messages %}[{{ m.role }}]{% if m.tool_calls %}{% for c in m.tool_calls %}"
+        "{{ c.function.arguments.at or c.function.arguments.what }}{% endfor %}{% else %}"
+        "{{ m.content }}{% endif %}{% endfor %}"
+    )
+    said = [USER, call("a", content="LOOKING"), result("a")]
+    assert render(source, said) == "[user]USER[assistant]LOOKING[assistant]a[tool]saw a"
+    alternating = source.replace(
+        "[{{ m.role }}]",
+        "{% if m.role == 'assistant' and not m.tool_calls and loop.nextitem is defined and "
+        "loop.nextitem.role == 'assistant' %}{{ raise_exception('no') }}{% endif %}[{{ m.role }}]",
+    )
+    assert render(alternating, said) == "[user]USER[assistant]a[tool]saw a"

@@ -31,6 +31,7 @@ TOOLS = [
                     "o": {"type": "object"},
                     "a": {"type": "array"},
                     "maybe": {"type": ["string", "null"]},
+                    "street": {"anyOf": [{"type": "string"}, {"type": "null"}]},
                 },
             },
         },
@@ -92,6 +93,10 @@ REPLIES = {
         TWO,
     ),
     "pythonic": ('[f(s="a, b)", n=1), get_time()]', [("f", {"s": "a, b)", "n": 1}), TWO[1]]),
+    "pythonic, as Python binds arguments without names": (
+        '[f("a=b, (c)", 5), f(s = "x == y")]',
+        [("f", {"s": "a=b, (c)", "n": 5}), ("f", {"s": "x == y"})],
+    ),
     "hermes": ('<tool_call>\n{"name": "f", "arguments": {"n": 1}}\n</tool_call>', ONE),
     "hermes, compact": ('<tool_call>{"arguments":{"n":1},"name":"f"}</tool_call>', ONE),
     "qwen 2.5, two": (
@@ -108,6 +113,15 @@ REPLIES = {
     "qwen 3 coder, without its opener": (
         "<function=f>\n<parameter=s>\n5\n</parameter>\n</function>",
         [("f", {"s": "5"})],
+    ),
+    "qwen 3 coder, two ends of values forgotten": (
+        "<tool_call>\n<function=f>\n<parameter=s>\na </function> b\n<parameter=n>\n5\n</function>\n"
+        "</tool_call>",
+        [("f", {"s": "a </function> b", "n": 5})],
+    ),
+    "qwen 3 coder, an end without its opener": (
+        "<function=get_time>\n</function>\n</tool_call>",
+        [("get_time", {})],
     ),
     "nemotron 3": (
         "<tool_call>\n<function=get_time>\n</function>\n</tool_call>\n"
@@ -140,6 +154,14 @@ REPLIES = {
         "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
         [("f", {"s": "5", "a": [1, "x"]})],
     ),
+    "gigachat 3.5": (
+        '<｜GCML｜tool_calls>\n<｜GCML｜invoke name="f">\n'
+        '<｜GCML｜parameter name="s" string="true">a\nb</｜GCML｜parameter>\n'
+        '<｜GCML｜parameter name="n" string="false">1</｜GCML｜parameter>\n'
+        '</｜GCML｜invoke>\n<｜GCML｜invoke name="get_time">\n</｜GCML｜invoke>\n'
+        "</｜GCML｜tool_calls>",
+        [("f", {"s": "a\nb", "n": 1}), TWO[1]],
+    ),
     "granite 3.3": ('<|tool_call|>[{"name": "f", "arguments": {"n": 1}}]', ONE),
     "phi 4 mini": ('<|tool_call|>[{"name": "f", "arguments": {"n": 1}}]<|/tool_call|>', ONE),
     "command r7b": (
@@ -153,6 +175,11 @@ REPLIES = {
         "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>5 < 6</arg_value>\n"
         "<arg_key>n</arg_key>\n<arg_value>5</arg_value>\n</tool_call>",
         [("f", {"s": "5 < 6", "n": 5})],
+    ),
+    "glm 4.5, a text that looks like a number": (
+        "<tool_call>f\n<arg_key>street</arg_key>\n<arg_value>5</arg_value>\n"
+        "<arg_key>maybe</arg_key>\n<arg_value>null</arg_value>\n</tool_call>",
+        [("f", {"street": "5", "maybe": None})],
     ),
     "glm 4.7": (
         "<tool_call>f<arg_key>o</arg_key><arg_value>{}</arg_value></tool_call>"
@@ -219,6 +246,63 @@ REPLIES = {
         ' to=functions.f<|channel|>commentary <|constrain|>json<|message|>{"n": 1}',
         ONE,
     ),
+    "functiongemma": (
+        '<start_function_call>call:f{s:<escape>a "b"\n🦙<escape>}<end_function_call>'
+        "<start_function_call>call:get_time{}<end_function_call>",
+        TWO,
+    ),
+    "functiongemma, nested": (
+        "<start_function_call>call:f{o:{k:[1,<escape>}<escape>],q:true}}<end_function_call>",
+        [("f", {"o": {"k": [1, "}"], "q": True}})],
+    ),
+    "apertus": (
+        f'<|tools_prefix|>[{{"f": {TEXT}}}, {{"get_time": {{}}}}]<|tools_suffix|>',
+        TWO,
+    ),
+    "minicpm 3": (
+        "<|tool_call_start|>\n```python\nf(s=\"a 'b', c\",n=1)\nget_time()\n```\n<|tool_call_end|>",
+        [("f", {"s": "a 'b', c", "n": 1}), TWO[1]],
+    ),
+    "minicpm 5": (
+        '<function name="f"><param name="s"><![CDATA[a "b"\n🦙]]></param></function>\n'
+        '<function name="get_time"></function>',
+        TWO,
+    ),
+    "minicpm 5, markup": (
+        '<function name="f"><param name="s"><![CDATA[</param> & </function>]]></param>'
+        '<param name="n">1</param></function>',
+        [("f", {"s": "</param> & </function>", "n": 1})],
+    ),
+    "granite 20b": ('<function_call> {"name": "f", "arguments": {"n": 1}}', ONE),
+    "functionary 3.2": (f">>>f\n{TEXT}>>>get_time\n{{}}", TWO),
+    "command r+": (
+        'Action:\n```json\n[\n    {\n        "tool_name": "f",\n        "parameters": {\n'
+        '            "n": 1\n        }\n    },\n    {\n        "tool_name": "get_time",\n'
+        '        "parameters": {}\n    }\n]```',
+        [*ONE, TWO[1]],
+    ),
+    "hyperclova x": (' -> tool/function_call\n[{"name": "f", "arguments": {"n": 1}}]', ONE),
+    "longcat": (
+        "<longcat_tool_call>f\n<longcat_arg_key>s</longcat_arg_key>\n"
+        "<longcat_arg_value>5</longcat_arg_value>\n</longcat_tool_call>",
+        [("f", {"s": "5"})],
+    ),
+    "nemotron mini": ('<toolcall> {"name": "f", "arguments": {"n": 1}} </toolcall>', ONE),
+    "qwen 2.5 coder": ('<tools>\n{"name": "f", "arguments": {"n": 1}}\n</tools>', ONE),
+    "deepseek v3, all in json": (
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{"name": "f", "arguments": {"n": 1}}'
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ONE,
+    ),
+    "llama 4": ("<|python_start|>[f(n=1)]<|python_end|>", ONE),
+    "llama 4, as its template has it": (
+        '<|python_start|><|python_end|>{"name": "f", "parameters": {"n": 1}}',
+        ONE,
+    ),
+    "hermes, where the template shows none": (
+        '<tool_call>{"name": "f", "arguments": {"n": 1}}</tool_call>',
+        ONE,
+    ),
     "as in OpenAI's API": (
         '<tool_call>{"type": "function", "function": {"name": "f", "arguments": "{\\"n\\": 1}"}}'
         "</tool_call>",
@@ -233,8 +317,13 @@ REPLIES = {
     ),
 }
 SIGNS = {
+    "minicpm 3": "<|tool_call_start|> ```python",
+    "functionary 3.2": ">>>all",
+    "qwen 2.5 coder": "<tool_call>",
+    "hermes, where the template shows none": "user",
     "deepseek r1": "<｜tool▁calls▁begin｜> ```json",
     "qwen 3 coder, without its opener": "<tool_call> <function= <parameter=",
+    "qwen 3 coder, an end without its opener": "<tool_call> <function= <parameter=",
     "functionary 3.1": "<function= </function>",
     "gpt-oss": "<|start|><|channel|>commentary<|message|>",
     "gpt-oss, in the header's first half": "<|start|><|channel|>commentary<|message|>",
@@ -266,7 +355,14 @@ def test_a_call_that_is_cut_loses_no_text(name: str) -> None:
         reader = parser(SIGNS.get(name, reply))
         _, content, found = joined([*reader.push(reply[:end]), *reader.finish()])
         assert [called for called, _ in found] == [called for called, _ in calls][: len(found)]
-        if not found and not name.startswith("gpt-oss"):
+        if found:
+            assert content == ""
+            assert all(
+                json.loads(text) == given
+                for (_, text), (_, given) in zip(found[:-1], calls, strict=False)
+            )
+            assert found[-1][1] != "{}" or calls[len(found) - 1][1] == {}
+        elif not name.startswith("gpt-oss"):
             assert content == reply[:end].strip() or content == reply[:end]
 
 

@@ -84,6 +84,9 @@ def test_padding_and_files_end_a_generation(make: Callable[..., Tokenizer]) -> N
         ("<|end|> <|calls|> <|flush|>", "<|calls|> <|flush|>"),  # Solar
         ("<|end|> <|return|>", "<|end|> <|return|>"),
         ("</s> <turn|> <|tool_response> <eos>", "<turn|> <|tool_response> <eos>"),  # Gemma 4
+        ("<end_of_turn> <end_function_call> <start_function_response>",  # FunctionGemma
+         "<end_of_turn> <start_function_response>"),
+        ("<|inner_suffix|> <|tools_suffix|>", "<|tools_suffix|>"),  # Apertus
         ("</s> <eos> [EOS] [e~[", "</s> <eos> [EOS] [e~["),
         ("<|start|> <|im_start|> <start_of_turn> <|im_end|> <end_of_turn>",
          "<|im_end|> <end_of_turn>"),

@@ -16,6 +16,7 @@ from engine.errors import GGUFError, UnsupportedModel
 from engine.gguf_file import GGUFFile
 from engine.model_config import ModelConfig
 from engine.weights import FeedForwardWeights, Weights
+from engine.weights_reader import read_weights
 from tests.tiny_gguf import write_tiny_gguf
 
 Tensors = dict[str, npt.NDArray[np.float32]]
@@ -24,7 +25,7 @@ Q = "blk.1.attn_q.weight"
 
 def read(path: Path) -> Weights:
     gguf = GGUFFile(path)
-    return Weights.from_gguf(gguf, ModelConfig.from_gguf(gguf))
+    return read_weights(gguf, ModelConfig.from_gguf(gguf))
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_tensors_that_are_several_in_one_become_views_of_their_rows(tmp_path: Pa
         biases=("attn_qkv",),
     )
     gguf = GGUFFile(path)
-    w = Weights.from_gguf(gguf, ModelConfig.from_gguf(gguf)).blk[1]
+    w = read_weights(gguf, ModelConfig.from_gguf(gguf)).blk[1]
     parts = (w.attn_q, w.attn_k, w.attn_v)
     start, row_bytes = gguf.address("blk.1.attn_qkv.weight"), 64 // 32 * 34
     assert [(m.address - start) // row_bytes for m in parts] == [0, 64, 96]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import GGUFError, LoadProgress
-from server.config import load_config
+from server.config_sources import load_config
 from server.run import serve
 from tests.fake_engine import FakeEngine, Script
 

@@ -172,12 +172,3 @@ def test_client_that_stops_in_the_middle(server: Running, fake: FakeEngine) -> N
         raw.send(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{".encode())
     assert_health(server)
     assert len(fake.submitted) == n_before
-
-
-def test_broken_chunk(server: Running, raw: RawConnection) -> None:
-    raw.send(
-        f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n".encode()
-    )
-    assert raw.head()[0] == 400
-    assert raw.is_closed()
-    assert_health(server)

@@ -100,6 +100,15 @@ def test_echo(http: httpx.Client) -> None:
     assert texts == ["Hello Paris.", "HiParis."]
 
 
+def test_a_text_may_be_echoed_alone(http: httpx.Client) -> None:
+    """OpenAI's minimum is 0 here: evaluations ask so for the log-probabilities of a prompt."""
+    sent = {"prompt": ["Hello"], "echo": True, "max_tokens": 0}
+    whole, chunks = bodies(http, TEXT, sent)
+    assert [(c["text"], c["finish_reason"]) for c in whole["choices"]] == [("Hello", "length")]
+    assert whole["usage"]["completion_tokens"] == 0
+    assert "".join(choice["text"] for chunk in chunks for choice in chunk["choices"]) == "Hello"
+
+
 def test_what_is_asked_beside_sampling(http: httpx.Client, fake: FakeEngine) -> None:
     sent = {"prompt": "x", "suffix": "y", "user": "Ann", "priority": 3, "max_time_ms": 1500}
     assert http.post(TEXT, json=sent).status_code == 200

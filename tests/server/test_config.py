@@ -13,7 +13,8 @@ import pytest
 from pydantic import BaseModel
 
 from engine import ConfigError, EngineConfig, LoraFile, SamplingParams
-from server.config import AppConfig, EngineSettings, SamplingSection, load_config
+from server.config import AppConfig, EngineSettings, SamplingSection
+from server.config_sources import load_config
 
 ROOT_FILE = Path(__file__).resolve().parents[2] / "config.toml"
 
@@ -265,3 +266,16 @@ def test_keys_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_config().server.api_keys == ["sk-one", "sk-two"]
     monkeypatch.setenv("RUSHLIGHT_SERVER__CORS_ORIGINS", "*,app://obsidian.md")
     assert load_config().server.cors_origins == ["*", "app://obsidian.md"]
+
+
+def test_any_strings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "RUSHLIGHT_SAMPLING__DRY_SEQUENCE_BREAKERS"
+    monkeypatch.setenv(name, '["\\n", ",", "a,b"]')
+    assert load_config().sampling.dry_sequence_breakers == ["\n", ",", "a,b"]
+    for bad, message in (
+        ("a,b", rf'{name}: sampling\.dry_sequence_breakers: is no JSON like \["a", "b"\]'),
+        ("[1]", rf"{name}: sampling\.dry_sequence_breakers\.0: .*string"),
+    ):
+        monkeypatch.setenv(name, bad)
+        with pytest.raises(ConfigError, match=message):
+            load_config()

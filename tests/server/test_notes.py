@@ -153,6 +153,7 @@ def test_the_last_turn_is_never_dropped(own: Own) -> None:
         ("/v1/responses", {"input": talk(6), "truncation": "auto"}),
         ("/v1/responses", {"input": talk(6), "context_policy": "slide"}),
         ("/api/chat", {**OLLAMA, "messages": talk(6), "context_policy": "slide"}),
+        ("/api/chat", {**OLLAMA, "messages": talk(6), "truncate": True}),
     ],
 )
 def test_every_family_slides(own: Own, path: str, body: dict[str, Any]) -> None:
@@ -174,6 +175,13 @@ def test_the_engines_setting_holds_where_a_request_says_nothing(serve: Any) -> N
         assert "x-rushlight-dropped" in http.post(CHAT, json={"messages": talk(6)}).headers
         strict = {"messages": talk(6), "context_policy": "error"}
         assert http.post(CHAT, json=strict).status_code == 400
+        ollama = {**OLLAMA, "messages": talk(6)}
+        assert http.post("/api/chat", json=ollama).status_code == 200
+        assert http.post("/api/chat", json={**ollama, "truncate": False}).status_code == 400
+        for truncation in ("auto", "disabled"):  # a Response says what was in force
+            asked = {} if truncation == "auto" else {"truncation": truncation}
+            reply = http.post("/v1/responses", json={"input": "Hi", **asked})
+            assert reply.json()["truncation"] == truncation
         text = http.post("/v1/completions", json={"prompt": "x" * 600})
         assert text.status_code == 400, "a text has no turns"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.run import GIVE_UP_S
+from server.run import GIVE_UP_S, _for_good
 from tests.server.test_listen import has_ipv6
 from tests.server.wire import RawConnection
 
@@ -197,7 +198,7 @@ def test_a_load_that_fails_ends_it(run: Any, mode: str, line: str) -> None:
 def test_no_model_is_a_failure(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from server.config import load_config\n"
+        "from server.config_sources import load_config\n"
         "from server.run import serve\n"
         "sys.exit(serve(load_config()))\n"
     )
@@ -213,6 +214,28 @@ def test_no_model_is_a_failure(tmp_path: Path) -> None:
     assert done.stderr == (
         "rushlight: error: no model to serve: name a GGUF file (engine.model_path)\n"
     )
+
+
+def test_a_start_imports_nothing_that_a_first_chat_does_not_need() -> None:
+    code = (
+        "import sys, server.run, server.config_sources, server.app, server.http_server\n"
+        "from engine import Engine\n"
+        "late = {'gguf', 'llguidance', 'httpx', 'rich', 'typer', 'dotenv', 'pydantic_settings'}\n"
+        "print(*sorted(late & sys.modules.keys()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("\n", "")
+
+
+def test_what_is_imported_stays_and_garbage_is_looked_for_again() -> None:
+    before = gc.get_freeze_count()
+    with _for_good():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > before
+    gc.unfreeze()  # which tests make, and may leave
 
 
 def test_taken_port(run: Any) -> None:

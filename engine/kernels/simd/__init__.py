@@ -59,6 +59,7 @@ from engine.kernels.simd.lanes import (
     shuffle,
     upper,
 )
+from engine.kernels.simd.lowering import ANY_U8
 from engine.kernels.simd.memory import (
     load,
     load_bf16,
@@ -93,8 +94,8 @@ from engine.kernels.simd.tiles import (
     load_tile,
     load_tile_f16,
     load_tile_i8,
-    outer_dot,
     outer_dot_signed,
+    outer_dots,
     outer_fma,
     outer_scale,
     scale_rows,
@@ -133,6 +134,7 @@ from engine.kernels.simd.vectors import (
 )
 
 __all__ = [
+    "ANY_U8",
     "FOUR",
     "ONE",
     "PLANE_BITS",
@@ -190,8 +192,8 @@ __all__ = [
     "mul",
     "nearest",
     "negate_where",
-    "outer_dot",
     "outer_dot_signed",
+    "outer_dots",
     "outer_fma",
     "outer_scale",
     "plus",

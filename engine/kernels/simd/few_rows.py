@@ -113,8 +113,9 @@ def _dot_of_planes(planes):
 
 # sums[r] += 256 weights times the run of 256 fine8 values, or fine16 ones, at x of row r.
 #
-# sums: f32x16 tile; w: a tile of four i8x64, or u8x64 of at most 128; u5x64 and u6x64 take less
-# time on some CPUs. weight = scale * w + offset, two f32x16; all in the form's order.
+# sums: f32x16 tile; w: a tile of four i8x64, or u8x64 (of at most 127, unless ANY_U8); u5x64 and
+# u6x64 take less time on some CPUs. weight = scale * w + offset, two f32x16; all in the form's
+# order.
 fine8_dot = _dot_of_planes(1)
 fine16_dot = _dot_of_planes(2)
 

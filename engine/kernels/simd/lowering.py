@@ -1,6 +1,7 @@
 """How the verbs become LLVM: functions of a builder and LLVM values, for this folder's other files.
 
-Here the CPU profile decides: VNNI, multiply-add of bytes (AVX2, SSSE3) or plain LLVM vectors.
+Here the CPU profile decides: VNNI, multiply-add of bytes (AVX2, SSSE3), Arm's dot product, or NEON
+and plain LLVM vectors.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from numba.core import cgutils
 
 from engine.jit import PROFILE
 from engine.kernels.simd.vectors import ELEMENT_BYTES, I32, L, Vec
+
+# Whether `dot_u8_i8` takes any u8. Elsewhere larger ones than 127 are multiplied as signed bytes.
+ANY_U8 = PROFILE.dot in ("vnni", "plain")
 
 
 def pointer(builder, address, to):
@@ -85,10 +89,31 @@ def each(builder, kind, function, *values):
     return tile(builder, kind, [function(builder, *column) for column in columns])
 
 
+def splat_bytes(builder, address, vec_ir):
+    """The four bytes at address, again and again."""
+    words = ir.VectorType(I32, vec_ir.count // 4)
+    return builder.bitcast(splat(builder, load(builder, address, I32), words), vec_ir)
+
+
+def held(builder, values):
+    """The vectors as they are, but all in registers at this point of the program.
+
+    LLVM would otherwise bring a long run of products in an order of its own, one sum after the
+    other, for which it has to keep far more in registers than there are.
+    """
+    if PROFILE.machine != "x86_64":
+        return values
+    kinds = [v.type for v in values]
+    places = ["=v"] * len(kinds) + [str(i) for i in range(len(kinds))]
+    signature = ir.FunctionType(ir.LiteralStructType(kinds), kinds)
+    same = builder.call(ir.InlineAsm(signature, "", ",".join(places)), values)
+    return [builder.extract_value(same, i) for i in range(len(kinds))]
+
+
 def dot_u8_i8(builder, acc, w, x):
     """acc[i] += sum over j < 4 of w[4i + j] * x[4i + j].
 
-    acc: i32, w: u8 (at most 128 in value), x: i8 (not -128).
+    acc: i32, w: u8 (at most 127 in value, unless ANY_U8), x: i8 (not -128).
     """
     n = acc.type.count
     if PROFILE.dot == "vnni" and n in (4, 8, 16):
@@ -98,6 +123,8 @@ def dot_u8_i8(builder, acc, w, x):
     if PROFILE.dot == "maddubs":
         pairs = maddubs(builder, w, x)
         return builder.add(acc, sum_pairs(builder, pairs))
+    if PROFILE.dot == "sdot":
+        return sdot(builder, acc, w, x)
     return dot_plain(builder, acc, builder.zext, w, x)
 
 
@@ -119,12 +146,31 @@ def sum_of_products(builder, elem, count, weights, inputs):
     return count
 
 
+def sdot(builder, acc, w, x):
+    """Arm's dot product of signed bytes: bytes of at most 127 are the same signed and unsigned."""
+    if acc.type.count > 4:
+        return in_halves(builder, sdot, acc, w, x)
+    return call(builder, "llvm.aarch64.neon.sdot.v4i32.v16i8", acc.type, [acc, w, x])
+
+
 def dot_plain(builder, acc, extend, w, x):
+    """Products of bytes fit in 16 bits; pairs of them do not."""
     n = acc.type.count
-    wide = ir.VectorType(I32, 4 * n)
-    product = builder.mul(extend(w, wide), builder.sext(x, wide))
+    if PROFILE.machine == "aarch64" and n > 4:
+        return in_halves(
+            builder, lambda b, *parts: dot_plain(b, parts[0], extend, *parts[1:]), acc, w, x
+        )
+    i16s = ir.VectorType(ir.IntType(16), 4 * n)
+    product = builder.mul(extend(w, i16s), builder.sext(x, i16s))
+    if PROFILE.machine == "aarch64":
+        pairs = [
+            call(builder, "llvm.aarch64.neon.saddlp.v4i32.v8i16", acc.type, [half])
+            for half in halves(builder, product)
+        ]
+        return builder.add(acc, call(builder, "llvm.aarch64.neon.addp.v4i32", acc.type, pairs))
+    wide = builder.sext(product, ir.VectorType(I32, 4 * n))
     for j in range(4):
-        acc = builder.add(acc, shuffle(builder, product, product, range(j, 4 * n, 4)))
+        acc = builder.add(acc, shuffle(builder, wide, wide, range(j, 4 * n, 4)))
     return acc
 
 
@@ -194,6 +240,9 @@ def psign(builder, a, b):
 
 
 def dot_i8_i8(builder, acc, w, x):
+    """Like dot_u8_i8 for signed w."""
+    if PROFILE.dot == "sdot":
+        return sdot(builder, acc, w, x)
     if PROFILE.dot == "plain":
         return dot_plain(builder, acc, builder.sext, w, x)
     return dot_u8_i8(builder, acc, *sign_fix(builder, w, x))

@@ -90,44 +90,54 @@ def outer_fma(typingctx, acc, v, address, stride):
 
 
 @intrinsic
-def outer_dot(typingctx, acc, w, address, stride):
-    """acc[r, j] += dot of w[j] with the same four i8 at (address + r * stride) in every lane.
+def outer_dots(typingctx, acc, w, x, stride, n):
+    """n (a literal) steps of acc[r, j] += dot of w[j] with four i8 of row r, the same in all lanes.
 
     acc: i32 tile, or an i16 tile where the profile sums in 16 bits.
-    w:   u8 vector, or tile of J of them.
+    w:   address of u8 [n][vectors in a row of acc].
+    x:   address of i8 [n][4] of the first row, `stride` bytes to the next.
     """
-    j_n = 1 if isinstance(w, Vec) else w.n
+    if not isinstance(n, types.IntegerLiteral):
+        return None
+    j_n = acc.columns
+    column = ir.VectorType(ir.IntType(8), 4 * L)
 
     def codegen(_context, builder, _sig, args):
-        old, columns = ll.vectors(builder, acc, args[0]), ll.vectors(builder, w, args[1])
-        i32s = ir.VectorType(I32, L)
-        new = []
-        for r, at in enumerate(ll.rows(builder, args[2], args[3], acc.n // j_n)):
-            x = builder.bitcast(ll.splat(builder, ll.load(builder, at, I32), i32s), columns[0].type)
-            for j in range(j_n):
-                part = old[r * j_n + j]
-                if acc.vec.elem == "i16":
-                    new.append(builder.add(part, ll.maddubs(builder, columns[j], x)))
-                else:
-                    new.append(ll.dot_u8_i8(builder, part, columns[j], x))
-        return ll.tile(builder, acc, new)
+        i64 = ir.IntType(64)
+        sums = ll.vectors(builder, acc, args[0])
+        rows = ll.rows(builder, args[2], args[3], acc.n // j_n)
+        for i in range(n.literal_value):
+            places = [builder.add(args[1], i64((i * j_n + j) * 4 * L)) for j in range(j_n)]
+            columns = [ll.load(builder, at, column) for at in places]
+            for r, row in enumerate(rows):
+                x = ll.splat_bytes(builder, builder.add(row, i64(4 * i)), column)
+                for j in range(j_n):
+                    s = r * j_n + j
+                    if acc.vec.elem == "i16":
+                        sums[s] = builder.add(sums[s], ll.maddubs(builder, columns[j], x))
+                    else:
+                        sums[s] = ll.dot_u8_i8(builder, sums[s], columns[j], x)
+            sums = ll.held(builder, sums)
+        return ll.tile(builder, acc, sums)
 
-    return acc(acc, w, types.int64, types.int64), codegen
+    return acc(acc, types.int64, types.int64, types.int64, n), codegen
 
 
 @intrinsic
 def outer_dot_signed(typingctx, acc, w, address, stride):
-    """Like outer_dot for i8 weights; acc: i32 tile."""
+    """acc[r, j] += dot of w[j] with four i8 at (address + r * stride), the same in every lane.
+
+    acc: i32 tile; w: tile of i8.
+    """
 
     def codegen(_context, builder, _sig, args):
-        old, columns = ll.vectors(builder, acc, args[0]), ll.vectors(builder, w, args[1])
-        i32s = ir.VectorType(I32, L)
-        new = []
-        for r, at in enumerate(ll.rows(builder, args[2], args[3], acc.n // len(columns))):
-            x = builder.bitcast(ll.splat(builder, ll.load(builder, at, I32), i32s), columns[0].type)
+        sums, columns = ll.vectors(builder, acc, args[0]), ll.vectors(builder, w, args[1])
+        for r, row in enumerate(ll.rows(builder, args[2], args[3], acc.n // len(columns))):
+            x = ll.splat_bytes(builder, row, w.vec.ir)
             for j, column in enumerate(columns):
-                new.append(ll.dot_i8_i8(builder, old[r * len(columns) + j], column, x))
-        return ll.tile(builder, acc, new)
+                s = r * len(columns) + j
+                sums[s] = ll.dot_i8_i8(builder, sums[s], column, x)
+        return ll.tile(builder, acc, ll.held(builder, sums))
 
     return acc(acc, w, types.int64, types.int64), codegen
 
@@ -189,22 +199,25 @@ def scale_rows(typingctx, tile, address):
 
 
 @intrinsic
-def interleave(typingctx, rows, out):
-    """Transpose L rows of eight 32-bit values at `rows` to eight vectors of L lanes at `out`."""
+def interleave(typingctx, rows, out, n):
+    """Transpose n rows (a literal) of eight 32-bit values at `rows` to eight rows of n at `out`."""
+    if not isinstance(n, types.IntegerLiteral):
+        return None
+    n_rows = n.literal_value
 
     def codegen(context, builder, _sig, args):
         i64 = ir.IntType(64)
         row = ir.VectorType(I32, 8)
-        at = ll.rows(builder, args[0], i64(32), L)
+        at = ll.rows(builder, args[0], i64(32), n_rows)
         vectors = [ll.load(builder, a, row) for a in at]
-        for first in range(0, L, 8):
+        for first in range(0, n_rows, 8):
             columns = _transpose(builder, vectors[first : first + 8])
             for k, column in enumerate(columns):
-                place = builder.add(args[1], i64(4 * (k * L + first)))
+                place = builder.add(args[1], i64(4 * (k * n_rows + first)))
                 builder.store(column, ll.pointer(builder, place, column.type)).align = 1
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), codegen
+    return types.void(types.int64, types.int64, n), codegen
 
 
 def _transpose(builder, rows):

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from engine.kernels.activation import quantise_rows
+from engine.kernels.activation import q8_row_bytes, quantise_rows
 from engine.kernels.op import BATCH, FEW, OP
 from engine.kernels.team import Team
 
@@ -28,7 +28,7 @@ def plan_of(n_ops: int, x: np.ndarray, q8: np.ndarray) -> np.ndarray:
 def test_runs_are_complete_after_a_rest_and_without_one(n_threads: int) -> None:
     n_rows = FEW + 61
     x = np.tile(np.linspace(-1, 1, 64, dtype=np.float32), (n_rows, 1))
-    q8 = np.zeros((n_rows, 96), np.uint8)
+    q8 = np.zeros((n_rows, q8_row_bytes.py_func(64)), np.uint8)
     ops = plan_of(3, x, q8)
     batch = np.zeros(1, BATCH)
     batch["n_rows"] = n_rows
@@ -48,7 +48,7 @@ def test_runs_are_complete_after_a_rest_and_without_one(n_threads: int) -> None:
 
 def test_a_cancelled_run_may_be_followed_at_once_by_one_of_a_single_thread() -> None:
     """A worker that is late to read how the first one ended must not go on with it."""
-    x, q8 = np.ones((64, 64), np.float32), np.zeros((64, 96), np.uint8)
+    x, q8 = np.ones((64, 64), np.float32), np.zeros((64, q8_row_bytes.py_func(64)), np.uint8)
     ops = plan_of(40, x, q8)
     batch = np.zeros(1, BATCH)
     batch["n_rows"], batch["planes"] = 64, 1
