@@ -157,7 +157,8 @@ def test_a_reused_prefix_is_as_good_as_a_fresh_one(tmp_path: Path) -> None:
         chat.truncate_to(70)
         reused = chat.prefill(second[70:])
         assert chat.ids == second
-        np.testing.assert_allclose(reused, fresh, atol=1e-3 * float(fresh.std()))
+        # Read in chunks of other sizes: in two planes of q8, or in those of fine16 (14 bits).
+        np.testing.assert_allclose(reused, fresh, atol=2e-3 * float(fresh.std()))
 
 
 def test_pages_are_taken_as_needed_and_given_back(tmp_path: Path) -> None:
