@@ -9,22 +9,36 @@ and h are what an offset in the weights is multiplied with.
         s  f32[n / 32]   d * sum of q over each 32
         h  f32[n / 16]   the same over each 16
 
-    q16    few rows (decode), where memory is the limit and precision nearly free
-        q  i16[n]        then d, s, h as above; the largest becomes 32767
+    fine8  few rows (decode), where memory is the limit: 8 bits too, but a scale for each 16, which
+           loses a quarter of what a scale for each 32 does. Runs of 256 values, the last one filled
+           up with zeros, 384 bytes each:
 
-    fine8  few rows for weights that must be unpacked fast (256 to a block): 8 bits, but a scale for
-           each 8, which loses a fifth of what a scale for each 32 does
-        q  i8[n]         each 128 in the order drawn below
-        d  f32[n / 8]
-        s  f32[n / 32]   in their own order, as above
-        h  f32[n / 16]
+        q  i8[256]       in the order drawn below
+        d  f32[16]       scale of each 16, in the order of the drawing's columns
+        h  f32[16]       d * sum of q over each 16, in their own order
 
-           Of each 16 values, quarters 0 and 2 share a scale, and 1 and 3: that makes two steps of
-           an integer product add up in one lane. k.c is quarter c of the k-th 16 of 128:
+           A column holds 16 neighbours, one quarter below the other, so that an integer product of
+           four steps adds up all of a scale in one lane. k.c is quarter c of the k-th 16:
+
+           q    0.0 4.0 8.0 12.0  1.0 5.0 9.0 13.0  2.0 6.0 10.0 14.0  3.0 7.0 11.0 15.0
+                0.1 4.1 8.1 12.1  1.1 5.1 ...
+                0.2 ...
+                0.3 ...
+
+    fine16 few rows, for blocks of 32 weights, eight of which are taken as one: 14 bits, whose upper
+           and lower halves are summed one after the other. Runs of 256 values, 640 bytes each:
+
+        q  i8[256]       value / (128 d), rounded
+        l  i8[256]       what is left, divided by d: -64..64
+        d  f32[16]       scale of a block's values, for both of its columns
+        h  f32[16]       d * sum of 128 q + l over a block, in the first of its columns, else 0
+
+           Two columns are a block (0 - 7), k.c four values of block k:
 
            q    0.0 0.1 4.0 4.1  1.0 1.1 5.0 5.1  2.0 2.1 6.0 6.1  3.0 3.1 7.0 7.1
-                0.2 0.3 4.2 4.3  1.2 1.3 5.2 5.3  2.2 2.3 6.2 6.3  3.2 3.3 7.2 7.3
-           d    one for each column
+                0.2 0.3 4.2 4.3  1.2 1.3 ...
+                0.4 0.5 ...
+                0.6 0.7 ...
 
 Weight types share these forms, so ops that read the same input share its quantised form.
 
@@ -39,6 +53,7 @@ import numpy as np
 from engine.jit import inline
 from engine.kernels.op import are_few, fields, kernel, n_places, n_rows, take
 from engine.kernels.simd import (
+    PLANE_BITS,
     L,
     Lanes,
     absolute,
@@ -51,23 +66,24 @@ from engine.kernels.simd import (
     fma,
     i8x16,
     i8xL,
-    i16xL,
     i32x16,
     i32xL,
     larger,
     load,
     lower,
     max_lanes,
+    merge,
     mul,
     nearest,
     read_f32,
-    shuffle,
+    reinterpret,
     smaller,
     splat,
     stack,
     store,
     sub,
     sum_lanes,
+    u32x4,
     upper,
     write_f32,
     zeros,
@@ -77,9 +93,10 @@ from engine.kernels.simd import (
 # L1 cache: products with four rows at once took up to 1.7 times as long.
 _APART = 64
 
-SEGMENT = 512  # values of a row that one thread takes at a time; a multiple of 32
+SEGMENT = 512  # values of a row that one thread takes at a time; a multiple of 256
 _SEGMENT_BYTES = 4 * SEGMENT
-ZERO = np.float32(0)
+
+FINE8_BYTES, FINE16_BYTES = 384, 640  # of a run of 256 values
 
 
 @inline
@@ -89,14 +106,8 @@ def q8_row_bytes(n):
 
 
 @inline
-def q16_row_bytes(n):
-    """Bytes from one row of n values in 16 bits to the next."""
-    return 2 * n + n // 2 + _APART
-
-
-@inline
 def q8_d(row, n):
-    """Address of a q8 row's scales; a q16 row's: q8_d(row + n, n), and so on."""
+    """Address of a q8 row's scales."""
     return row + n
 
 
@@ -114,49 +125,32 @@ def q8_h(row, n):
 
 @inline
 def fine8_row_bytes(n):
-    """Bytes of a row of n values in 8 bits with a scale for each 4."""
-    return n + n // 2 + n // 8 + n // 4
+    """Bytes from one row of n values in 8 bits with a scale for each 16 to the next."""
+    return (n + 255) // 256 * FINE8_BYTES + _APART
 
 
 @inline
-def fine8_d(row, n):
-    """Address of a fine8 row's scales."""
-    return row + n
+def fine16_row_bytes(n):
+    """Bytes from one row of n values in two planes of 8 bits to the next."""
+    return (n + 255) // 256 * FINE16_BYTES + _APART
 
 
 @inline
-def fine8_s(row, n):
-    """Address of a fine8 row's scaled sums of 32."""
-    return row + n + n // 2
-
-
-@inline
-def fine8_h(row, n):
-    """Address of a fine8 row's scaled sums of 16."""
-    return row + n + n // 2 + n // 8
-
-
-@inline
-def _quantise(x, n, row, first, last, kind, most):
-    """Write values first..last of the n f32 at x as integers of `kind`, up to `most` in size.
-
-    first, last: multiples of 32.
-    """
-    q_bytes = 1 if most == 127.0 else 2
-    d_at = row + q_bytes * n
-    s_at, h_at = d_at + n // 8, d_at + n // 4
+def _quantise(x, n, row, first, last):
+    """Write values first..last (multiples of 32) of the n f32 at x into the q8 row."""
+    d_at, s_at, h_at = q8_d(row, n), q8_s(row, n), q8_h(row, n)
     for i in range(first, last, 32):
         peak = zeros(f32xL)
         for k in range(i, i + 32, L):
             peak = larger(absolute(load(f32xL, x + 4 * k)), peak)
-        d = max_lanes(peak) / most
+        d = max_lanes(peak) / 127.0
         inverse = 1.0 / d if d > 0.0 else 0.0
         sum_32 = 0
         for half in range(2):
             count = zeros(i32xL)
             for k in range(i + 16 * half, i + 16 * half + 16, L):
                 q = convert(i32xL, nearest(mul(load(f32xL, x + 4 * k), splat(f32xL, inverse))))
-                store(row + q_bytes * k, convert(kind, q))
+                store(row + k, convert(i8xL, q))
                 count = add(count, q)
             part = sum_lanes(count)
             sum_32 += part
@@ -165,48 +159,100 @@ def _quantise(x, n, row, first, last, kind, most):
         write_f32(s_at + i // 32 * 4, d * sum_32)
 
 
-# The largest of the eight lanes that share a scale, by three exchanges; then one lane of each.
-_SWAP_1, _SWAP_2, _SWAP_8 = (Lanes(*[i ^ bit for i in range(16)]) for bit in (1, 2, 8))
-_ONE_OF_EACH = Lanes(0, 4)
-_TINY = np.float32(1e-30)  # so that a row of zeros has a scale
+ZERO = np.float32(0)
+_TINY = np.float32(1e-30)  # so that values which are all zero have a scale
+
+# Two steps that turn four vectors of four words into the four vectors of their columns.
+_LOW_WORDS, _HIGH_WORDS = Lanes(0, 4, 1, 5), Lanes(2, 6, 3, 7)
+_LOW_PAIRS, _HIGH_PAIRS = Lanes(0, 1, 4, 5), Lanes(2, 3, 6, 7)
 
 
 @inline
-def _quantise_fine(x, n, row, first, last):
-    """Write values first..last (multiples of 128) of the n f32 at x into the fine8 row."""
-    d_at, s_at, h_at = fine8_d(row, n), fine8_s(row, n), fine8_h(row, n)
-    for i in range(first, last, 32):
-        sum_32 = ZERO
-        for half in range(2):
-            at = i + 16 * half
-            v = load(f32x16, x + 4 * at)
-            peak = larger(absolute(v), splat(f32x16, _TINY))
-            peak = larger(peak, shuffle(peak, _SWAP_1))
-            peak = larger(peak, shuffle(peak, _SWAP_2))
-            peak = larger(peak, shuffle(peak, _SWAP_8))
-            q = nearest(mul(v, div(splat(f32x16, 127.0), peak)))
-            d = mul(peak, splat(f32x16, 1.0 / 127.0))
-            k = at % 128 // 16
-            column = k % 4 * 4 + k // 4 * 2  # of the drawing above
-            q_bytes = convert(i8x16, convert(i32x16, q))
-            place = row + at // 128 * 128 + 4 * column
-            store(place, lower(q_bytes))
-            store(place + 64, upper(q_bytes))
-            store(d_at + at // 128 * 64 + 4 * column, shuffle(d, _ONE_OF_EACH))
-            sum_16 = sum_lanes(mul(q, d))
-            sum_32 += sum_16
-            write_f32(h_at + i // 16 * 4 + 4 * half, sum_16)
-        write_f32(s_at + i // 32 * 4, sum_32)
+def _sixteen(x, i, last, run, k):
+    """Value i on, the k-th 16 of a run: writes their scale and sum, returns their q as four words.
+
+    Values from `last` on count as zeros.
+    """
+    v = zeros(f32x16)
+    if i < last:
+        v = load(f32x16, x + 4 * i)
+    peak = max(max_lanes(absolute(v)), _TINY)
+    q = convert(i32x16, nearest(mul(v, splat(f32x16, 127.0 / peak))))
+    d = peak * (1.0 / 127.0)
+    write_f32(run + 256 + 4 * (k % 4 * 4 + k // 4), d)
+    write_f32(run + 320 + 4 * k, d * sum_lanes(q))
+    return reinterpret(u32x4, convert(i8x16, q))
+
+
+@inline
+def _quantise_fine8(x, row, first, last):
+    """Write values first..last of the f32 at x into the fine8 row.
+
+    first: a multiple of 256; last: one too, or the row's end.
+    """
+    for start in range(first, last, 256):
+        run = row + start // 256 * FINE8_BYTES
+        for k in range(4):
+            i = start + 16 * k
+            q0, q1 = _sixteen(x, i, last, run, k), _sixteen(x, i + 64, last, run, k + 4)
+            q2, q3 = _sixteen(x, i + 128, last, run, k + 8), _sixteen(x, i + 192, last, run, k + 12)
+            low, low_2 = merge(q0, q1, _LOW_WORDS), merge(q2, q3, _LOW_WORDS)
+            high, high_2 = merge(q0, q1, _HIGH_WORDS), merge(q2, q3, _HIGH_WORDS)
+            at = run + 16 * k
+            store(at, merge(low, low_2, _LOW_PAIRS))
+            store(at + 64, merge(low, low_2, _HIGH_PAIRS))
+            store(at + 128, merge(high, high_2, _LOW_PAIRS))
+            store(at + 192, merge(high, high_2, _HIGH_PAIRS))
+
+
+_MOST_16 = np.float32(127 << PLANE_BITS)
+
+
+@inline
+def _quantise_fine16(x, row, first, last):
+    """Write values first..last of the f32 at x into the fine16 row.
+
+    first: a multiple of 256; last: one too, or the row's end, up to a multiple of 32.
+    """
+    for start in range(first, last, 256):
+        run = row + start // 256 * FINE16_BYTES
+        for block in range(8):
+            i = start + 32 * block
+            v, v_2 = zeros(f32x16), zeros(f32x16)
+            if i < last:
+                v, v_2 = load(f32x16, x + 4 * i), load(f32x16, x + 4 * i + 64)
+            peak = max(max_lanes(larger(absolute(v), absolute(v_2))), _TINY)
+            inverse, d = splat(f32x16, _MOST_16 / peak), peak / _MOST_16
+            place = block % 4 * 16 + block // 4 * 8
+            total = _two_planes(nearest(mul(v, inverse)), run + place)
+            total += _two_planes(nearest(mul(v_2, inverse)), run + place + 128)
+            write_f32(run + 512 + place, d)
+            write_f32(run + 516 + place, d)
+            write_f32(run + 576 + place, d * total)
+            write_f32(run + 580 + place, ZERO)
+
+
+@inline
+def _two_planes(q, place):
+    """Write sixteen whole numbers to both planes, eight 64 bytes on; returns their sum."""
+    high = nearest(mul(q, splat(f32x16, 1.0 / (1 << PLANE_BITS))))
+    low = sub(q, mul(high, splat(f32x16, 1.0 * (1 << PLANE_BITS))))
+    high_bytes = convert(i8x16, convert(i32x16, high))
+    low_bytes = convert(i8x16, convert(i32x16, low))
+    store(place, lower(high_bytes))
+    store(place + 64, upper(high_bytes))
+    store(place + 256, lower(low_bytes))
+    store(place + 320, upper(low_bytes))
+    return sum_lanes(convert(i32x16, q))
 
 
 @inline
 def _quantise_few(op, x, row, first, last):
     """Values first..last of row number `row` in the few-row forms that the op's readers want."""
-    n = op.n_in
-    if op.q16 != 0:
-        _quantise(x, n, op.q16 + row * q16_row_bytes(n), first, last, i16xL, 32767.0)
     if op.fine8 != 0:
-        _quantise_fine(x, n, op.fine8 + row * fine8_row_bytes(n), first, last)
+        _quantise_fine8(x, op.fine8 + row * fine8_row_bytes(op.n_in), first, last)
+    if op.fine16 != 0:
+        _quantise_fine16(x, op.fine16 + row * fine16_row_bytes(op.n_in), first, last)
 
 
 @inline
@@ -216,14 +262,14 @@ def _quantise_many(op, x, row, first, last, planes):
         return
     n = op.n_in
     q8 = op.q8 + row * planes * q8_row_bytes(n)
-    _quantise(x, n, q8, first, last, i8xL, 127.0)
+    _quantise(x, n, q8, first, last)
     if planes == 2:
         lost = stack(_SEGMENT_BYTES) - 4 * first  # what the first plane rounded away
         for i in range(first, last, L):
             d = splat(f32xL, read_f32(q8_d(q8, n) + i // 32 * 4))
             q = convert(f32xL, convert(i32xL, load(i8xL, q8 + i)))
             store(lost + 4 * i, sub(load(f32xL, x + 4 * i), mul(q, d)))
-        _quantise(lost, n, q8 + q8_row_bytes(n), first, last, i8xL, 127.0)
+        _quantise(lost, n, q8 + q8_row_bytes(n), first, last)
 
 
 @inline
@@ -291,7 +337,7 @@ def _oai_product(gate, v):
 @inline
 def _activate(op, batch, function, product):
     """x = product(function(x), y) in place, or function(x) where y is 0 (not gated); and as
-    integers to q8, q16, fine8. Runs over rows, or over places where there are any (routing.py).
+    integers to q8, fine8, fine16. Runs over rows, or over places where there are any (routing.py).
     """
     o = fields(op)
     n = o.n_in
@@ -360,7 +406,7 @@ def soft_cap(op, batch, thread, n_threads):
 
 @kernel
 def quantise_rows(op, batch, thread, n_threads):
-    """x as integers to q8, q16 and fine8. x: f32[rows, n_in]."""
+    """x as integers to q8, fine8, fine16. x: f32[rows, n_in]."""
     o = fields(op)
     n = o.n_in
     segments = (n + SEGMENT - 1) // SEGMENT

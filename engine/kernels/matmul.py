@@ -18,6 +18,7 @@ from engine.kernels.tile import K_CHUNK, N, offset_at, scale_at
 # Weight rows that a thread takes at a time when there are few input rows: long runs of memory are
 # read fastest, but each thread should come back for more several times, so that both end together.
 _MOST_ROWS, _TURNS = 256, 8
+_L2_BYTES = 1 << 17  # a run that several fours of input rows pass over stays in the L2 cache
 
 
 @inline
@@ -92,8 +93,8 @@ def matmul(op, batch, thread, n_threads):
     scratch = o.scratch + thread * o.scratch_bytes
     if are_few(op, batch):
         turn = o.n_out // (_TURNS * n_threads) // L * L
-        # A run that several fours of input rows pass over must stay in the cache meanwhile.
-        turn = min(max(turn, L), _MOST_ROWS if rows <= 4 else L)
+        most = _MOST_ROWS if rows <= 4 else _L2_BYTES // o.row_bytes // L * L
+        turn = max(min(turn, most, _MOST_ROWS), L)
         while True:
             first = take(op, turn)
             if first >= o.n_out:

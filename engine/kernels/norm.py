@@ -69,7 +69,7 @@ def norm_head(head, weight, head_dim, eps, centred):
 
 @kernel
 def norm(op, batch, thread, n_threads):
-    """Normalise row by row, as f32 to out and as integers to q8, q16, fine8.
+    """Normalise row by row, as f32 to out and as integers to q8, fine8, fine16.
 
     x: f32[rows, n_in], weight, bias: f32[n_in]; an output of 0 is not wanted; out may be x. With
     rows_out, row i of the result is made of row row_out[i] of x. With accumulate, out += the norm.

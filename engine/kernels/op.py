@@ -19,7 +19,7 @@ import numba  # isort: skip  # after engine.jit
 from numba import types  # isort: skip
 
 # Rows up to which matrix products can read weights as decoding does; more go through tiles.
-FEW = 8
+FEW = 32
 
 # Kernels may touch rows up to the next multiple of this, where there are many.
 ROW_GROUP = 8
@@ -46,8 +46,8 @@ OP = np.dtype(
         ("z", np.int64),  # third input
         ("out", np.int64),  # output rows, f32
         ("q8", np.int64),  # output rows as integers, in the forms of activation.py
-        ("q16", np.int64),
         ("fine8", np.int64),
+        ("fine16", np.int64),
         ("weight", np.int64),  # mapped weights, or f32 vector
         ("row_bytes", np.int64),  # bytes from one weight row to the next
         ("bias", np.int64),  # f32[n_out], read up to the next multiple of 16

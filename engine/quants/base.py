@@ -23,8 +23,8 @@ class FewInput(enum.Enum):
     """The form in which `dot` wants its input row (kernels/activation.py)."""
 
     FLOATS = "f32"
-    Q16 = "q16"
     FINE8 = "fine8"
+    FINE16 = "fine16"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ import numpy as np
 
 from engine.jit import inline
 from engine.kernels.op import part
-from engine.kernels.simd import FOUR, ONE, Lanes, look_up, read_f16
+from engine.kernels.simd import ANY_U8, Lanes, look_up, read_f16
 from engine.kernels.tile import tile_dot_8bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
+from engine.quants.eight_blocks import dot4_eights, dot_eights, f16_scales, looked_up
 from engine.quants.layouts import nibbles
-from engine.quants.nibble_tables import dot_nibble_tables, unpack_nibble_tables
+from engine.quants.nibble_tables import unpack_nibble_tables
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
@@ -37,16 +38,29 @@ def _weights(block):
     return look_up(nibbles(block + 2), SIGNED)
 
 
+# Some CPUs do not multiply bytes above 127 as unsigned: there they are signed.
+_TABLE, _TABLE_BIAS = (BIASED, BIAS) if ANY_U8 else (SIGNED, 0)
+
+
+@inline
+def _eight_scales(blocks):
+    return f16_scales(blocks, BYTES, _TABLE_BIAS)
+
+
+@inline
+def _eight_weights(blocks):
+    return looked_up(blocks + 2, BYTES, _TABLE)
+
+
 @part(6)
 def dot_iq4_nl(w, row_bytes, n_rows, n_in, x, out):
-    dot_nibble_tables(ONE, read_f16, _weights, BYTES, w, row_bytes, n_rows, n_in, x, 0, out, 0)
+    dot_eights(_eight_scales, _eight_weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
 @part(8)
 def dot4_iq4_nl(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
-    dot_nibble_tables(
-        FOUR, read_f16, _weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
-    )
+    scales, weights = _eight_scales, _eight_weights
+    dot4_eights(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
 
 
 @part(6)
@@ -61,7 +75,7 @@ QUANT = QuantType(
     block_size=32,
     group=32,
     dequantize=dequantize,
-    few_input=FewInput.Q16,
+    few_input=FewInput.FINE16,
     dot=dot_iq4_nl,
     dot4=dot4_iq4_nl,
     unpack=unpack_iq4_nl,

@@ -33,12 +33,24 @@ from engine.kernels.simd import (
     shr_words,
     shuffle,
     splat,
+    u5x64,
     u8x16,
     u8x32,
     u32x4,
     u32x8,
 )
 from engine.quants.base import Blocks
+
+
+@inline
+def at_most_32(w0, w1, w2, w3):
+    """The weights of a block, whose type then tells how small they are: four u5x64."""
+    return (
+        reinterpret(u5x64, w0),
+        reinterpret(u5x64, w1),
+        reinterpret(u5x64, w2),
+        reinterpret(u5x64, w3),
+    )
 
 
 @inline

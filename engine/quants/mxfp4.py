@@ -12,17 +12,34 @@ import numpy as np
 
 from engine.jit import inline
 from engine.kernels.op import part
-from engine.kernels.simd import FOUR, ONE, Lanes, look_up, read_f32, read_u8
+from engine.kernels.simd import (
+    Lanes,
+    convert,
+    f32x8,
+    i32x8,
+    load_pieces,
+    look_up,
+    plus,
+    read_f32,
+    read_u8,
+    reinterpret,
+    shl,
+    splat,
+    u8x8,
+    where_less,
+)
 from engine.kernels.tile import tile_dot_5bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
+from engine.quants.eight_blocks import dot4_eights, dot_eights, looked_up, of_columns, places
 from engine.quants.layouts import nibbles
-from engine.quants.nibble_tables import dot_nibble_tables, unpack_nibble_tables
+from engine.quants.nibble_tables import unpack_nibble_tables
 
 BLOCK = np.dtype([("e", "u1"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
 VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 BIAS = 12
 SIGNED = Lanes(*VALUES)
+BIASED = Lanes(*(value + BIAS for value in VALUES))
 SCALES = np.ldexp(np.float32(1), np.arange(256) - 128)  # all of them; the first two are denormal
 
 
@@ -41,16 +58,28 @@ def _weights(block):
     return look_up(nibbles(block + 1), SIGNED)
 
 
+@inline
+def _eight_scales(blocks):
+    e = convert(i32x8, load_pieces(u8x8, places(blocks, BYTES)))
+    normal, denormal = shl(plus(e, -1), 23), shl(plus(e, 1), 21)  # the floats' bits
+    bits = where_less(e, splat(i32x8, 2), denormal, normal)
+    return of_columns(reinterpret(f32x8, bits), BIAS)
+
+
+@inline
+def _eight_weights(blocks):
+    return looked_up(blocks + 1, BYTES, BIASED)
+
+
 @part(6)
 def dot_mxfp4(w, row_bytes, n_rows, n_in, x, out):
-    dot_nibble_tables(ONE, _scale, _weights, BYTES, w, row_bytes, n_rows, n_in, x, 0, out, 0)
+    dot_eights(_eight_scales, _eight_weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
 @part(8)
 def dot4_mxfp4(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
-    dot_nibble_tables(
-        FOUR, _scale, _weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
-    )
+    scales, weights = _eight_scales, _eight_weights
+    dot4_eights(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
 
 
 @part(6)
@@ -65,7 +94,7 @@ QUANT = QuantType(
     block_size=32,
     group=32,
     dequantize=dequantize,
-    few_input=FewInput.Q16,
+    few_input=FewInput.FINE16,
     dot=dot_mxfp4,
     dot4=dot4_mxfp4,
     unpack=unpack_mxfp4,

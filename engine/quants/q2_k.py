@@ -35,6 +35,7 @@ from engine.quants.k_blocks import (
     unpack_blocks,
 )
 from engine.quants.layouts import (
+    at_most_32,
     times_16,
     words_of,
 )
@@ -73,10 +74,10 @@ def two_bits(qs):
 
 @inline
 def weights(block):
-    """The 256 weights, 0..3: four u8x64."""
+    """The 256 weights, 0..3: four u5x64."""
     w0, w1 = two_bits(block + 16)
     w2, w3 = two_bits(block + 48)
-    return w0, w1, w2, w3
+    return at_most_32(w0, w1, w2, w3)
 
 
 @part(6)

@@ -53,6 +53,7 @@ from engine.quants.k_blocks import (
     unpack_blocks,
 )
 from engine.quants.layouts import (
+    at_most_32,
     bytes_of,
     times_16,
     words_of,
@@ -101,11 +102,11 @@ _BIT_3, _DOWN_3 = bytes_of(64, 128), words_of(4, 5)
 
 @inline
 def weights(block):
-    """The 256 weights, 0..7: four u8x64."""
+    """The 256 weights, 0..7: four u5x64."""
     h = load_twice(u8x32, block)
     w0, w1 = two_bits(block + 32)
     w2, w3 = two_bits(block + 64)
-    return (
+    return at_most_32(
         bor(w0, shl_words(mask_lanes(h, _BIT_0), _UP_0)),
         bor(w1, shr_words(mask_lanes(h, _BIT_1), _DOWN_1)),
         bor(w2, shr_words(mask_lanes(h, _BIT_2), _DOWN_2)),

@@ -12,30 +12,18 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.activation import q8_d, q8_s
-from engine.kernels.op import AHEAD, part
+from engine.kernels.op import part
 from engine.kernels.simd import (
-    FOUR,
-    ONE,
-    add,
-    add_numbers,
-    f32x1,
-    f32xL,
-    fma_rows,
-    group_dot,
     interleave,
-    load_nibbles,
-    prefetch,
     read_f16,
-    read_f16_pair,
     stack,
     store,
     write_f32,
-    write_sums,
-    zero_sums,
 )
 from engine.kernels.tile import STAGE, N, offset_at, scale_at, tile_dot_4bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
+from engine.quants.eight_blocks import dot4_eights, dot_eights, f16_pairs
+from engine.quants.eight_blocks import nibbles as nibbles_of_eight
 from engine.quants.layouts import nibbles
 
 BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "u1", 16)])
@@ -50,42 +38,23 @@ def dequantize(blocks: Blocks) -> Floats:
 
 
 @inline
-def _add_block(sums, offsets, block, x, d_x, s_x, x_bytes):
-    d, m = read_f16_pair(block)
-    sums = group_dot(sums, load_nibbles(block + 4), x, d_x, x_bytes, d)
-    return sums, fma_rows(offsets, m, s_x, x_bytes)
+def _scales(blocks):
+    return f16_pairs(blocks, BYTES)
 
 
 @inline
-def _dot(rows, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
-    n = n_in // 32
-    d_x, s_x = q8_d(x + n_in, n_in), q8_s(x + n_in, n_in)
-    for r in range(n_rows):
-        block = w + r * row_bytes
-        even, odd = zero_sums(rows, f32xL), zero_sums(rows, f32xL)  # one would wait for itself
-        offset, offset_odd = zero_sums(rows, f32x1), zero_sums(rows, f32x1)
-        for b in range(0, n - 1, 2):
-            prefetch(block + AHEAD)
-            x_b, at = x + 64 * b, 4 * b
-            even, offset = _add_block(even, offset, block, x_b, d_x + at, s_x + at, x_bytes)
-            block, x_b, at = block + BYTES, x_b + 64, at + 4
-            odd, offset_odd = _add_block(odd, offset_odd, block, x_b, d_x + at, s_x + at, x_bytes)
-            block += BYTES
-        if n % 2:
-            x_b, at = x + 64 * (n - 1), 4 * (n - 1)
-            even, offset = _add_block(even, offset, block, x_b, d_x + at, s_x + at, x_bytes)
-        sums = add_numbers(add(even, odd), add(offset, offset_odd))
-        write_sums(out + 4 * r, out_bytes, sums)
+def _weights(blocks):
+    return nibbles_of_eight(blocks + 4, BYTES)
 
 
 @part(6)
 def dot_q4_1(w, row_bytes, n_rows, n_in, x, out):
-    _dot(ONE, w, row_bytes, n_rows, n_in, x, 0, out, 0)
+    dot_eights(_scales, _weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
 @part(8)
 def dot4_q4_1(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
-    _dot(FOUR, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
+    dot4_eights(_scales, _weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
 
 
 @part(6)
@@ -108,7 +77,7 @@ QUANT = QuantType(
     block_size=32,
     group=32,
     dequantize=dequantize,
-    few_input=FewInput.Q16,
+    few_input=FewInput.FINE16,
     dot=dot_q4_1,
     dot4=dot4_q4_1,
     unpack=unpack_q4_1,

@@ -27,6 +27,7 @@ from engine.quants.k_blocks import (
     unpack_blocks,
 )
 from engine.quants.layouts import (
+    at_most_32,
     nibble_pair,
     scales_and_minima,
 )
@@ -50,8 +51,8 @@ def dequantize(blocks: Blocks) -> Floats:
 
 @inline
 def weights(block):
-    """The 256 weights, 0..15: four u8x64."""
-    return (
+    """The 256 weights, 0..15: four u5x64."""
+    return at_most_32(
         nibble_pair(block + 16),
         nibble_pair(block + 48),
         nibble_pair(block + 80),

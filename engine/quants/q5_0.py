@@ -12,28 +12,18 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.activation import q8_d
-from engine.kernels.op import AHEAD, part
+from engine.kernels.op import part
 from engine.kernels.simd import (
-    FOUR,
-    ONE,
-    WIDE,
-    add,
-    f32xL,
-    group_dot,
     interleave,
-    load_bits,
-    load_nibbles,
-    prefetch,
     read_f16,
     stack,
     store,
     write_f32,
-    write_sums,
-    zero_sums,
 )
 from engine.kernels.tile import STAGE, N, offset_at, scale_at, tile_dot_5bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
+from engine.quants.eight_blocks import dot4_eights, dot_eights, f16_scales
+from engine.quants.eight_blocks import five_bits as five_bits_of_eight
 from engine.quants.layouts import five_bits
 
 BLOCK = np.dtype([("d", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
@@ -49,37 +39,23 @@ def dequantize(blocks: Blocks) -> Floats:
 
 
 @inline
-def _add_block(sums, block, x, d_x, x_bytes):
-    # 16 less where the fifth bit is not set: then no offset is left to take off.
-    weights = add(load_nibbles(block + 6), load_bits(WIDE, block + 2, 0, -16))
-    return group_dot(sums, weights, x, d_x, x_bytes, read_f16(block))
+def _scales(blocks):
+    return f16_scales(blocks, BYTES, 16)
 
 
 @inline
-def _dot(rows, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
-    n = n_in // 32
-    d_x = q8_d(x + n_in, n_in)
-    for r in range(n_rows):
-        block = w + r * row_bytes
-        even, odd = zero_sums(rows, f32xL), zero_sums(rows, f32xL)  # one would wait for itself
-        for b in range(0, n - 1, 2):
-            prefetch(block + AHEAD)
-            even = _add_block(even, block, x + 64 * b, d_x + 4 * b, x_bytes)
-            odd = _add_block(odd, block + BYTES, x + 64 * b + 64, d_x + 4 * b + 4, x_bytes)
-            block += 2 * BYTES
-        if n % 2:
-            even = _add_block(even, block, x + 64 * (n - 1), d_x + 4 * (n - 1), x_bytes)
-        write_sums(out + 4 * r, out_bytes, add(even, odd))
+def _weights(blocks):
+    return five_bits_of_eight(blocks + 6, blocks + 2, BYTES)
 
 
 @part(6)
 def dot_q5_0(w, row_bytes, n_rows, n_in, x, out):
-    _dot(ONE, w, row_bytes, n_rows, n_in, x, 0, out, 0)
+    dot_eights(_scales, _weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
 @part(8)
 def dot4_q5_0(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
-    _dot(FOUR, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
+    dot4_eights(_scales, _weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
 
 
 @part(6)
@@ -103,7 +79,7 @@ QUANT = QuantType(
     block_size=32,
     group=32,
     dequantize=dequantize,
-    few_input=FewInput.Q16,
+    few_input=FewInput.FINE16,
     dot=dot_q5_0,
     dot4=dot4_q5_0,
     unpack=unpack_q5_0,

@@ -31,6 +31,7 @@ from engine.quants.k_blocks import (
     unpack_blocks,
 )
 from engine.quants.layouts import (
+    at_most_32,
     bytes_of,
     nibble_pair,
     scales_and_minima,
@@ -66,9 +67,9 @@ _BIT_3, _DOWN_3 = bytes_of(64, 128), words_of(2, 3)
 
 @inline
 def weights(block):
-    """The 256 weights, 0..31: four u8x64."""
+    """The 256 weights, 0..31: four u5x64."""
     h = load_twice(u8x32, block + 16)
-    return (
+    return at_most_32(
         bor(nibble_pair(block + 48), shl_words(mask_lanes(h, _BIT_0), _UP_0)),
         bor(nibble_pair(block + 80), shl_words(mask_lanes(h, _BIT_1), _UP_1)),
         bor(nibble_pair(block + 112), shr_words(mask_lanes(h, _BIT_2), _DOWN_2)),

@@ -32,10 +32,12 @@ from engine.kernels.simd import (
     mask_lanes,
     mul,
     read_f16,
+    reinterpret,
     shl_words,
     shr,
     shr_words,
     splat,
+    u6x64,
     u8x32,
     u8x64,
 )
@@ -88,10 +90,15 @@ def _half(ql, qh):
 
 @inline
 def weights(block):
-    """The 256 weights, 0..63: four u8x64."""
+    """The 256 weights, 0..63: four u6x64."""
     w0, w1 = _half(block, block + 128)
     w2, w3 = _half(block + 64, block + 160)
-    return w0, w1, w2, w3
+    return (
+        reinterpret(u6x64, w0),
+        reinterpret(u6x64, w1),
+        reinterpret(u6x64, w2),
+        reinterpret(u6x64, w3),
+    )
 
 
 @part(6)

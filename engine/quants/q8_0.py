@@ -11,30 +11,20 @@ from __future__ import annotations
 import numpy as np
 
 from engine.jit import inline
-from engine.kernels.activation import q8_d
-from engine.kernels.op import AHEAD, part
+from engine.kernels.op import part
 from engine.kernels.simd import (
-    FOUR,
-    ONE,
-    WIDE_SIGNED,
-    add,
-    f32xL,
     flip,
-    group_dot,
     interleave,
     load,
-    load_wide,
-    prefetch,
     read_f16,
     stack,
     store,
     u8x32,
     write_f32,
-    write_sums,
-    zero_sums,
 )
 from engine.kernels.tile import STAGE, N, offset_at, scale_at, tile_dot_8bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
+from engine.quants.eight_blocks import BYTE_BIAS, dot4_eights, dot_eights, f16_scales, signed_bytes
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "i1", 32)])
 BYTES = BLOCK.itemsize
@@ -45,37 +35,23 @@ def dequantize(blocks: Blocks) -> Floats:
 
 
 @inline
-def _add_block(sums, block, x, d_x, x_bytes):
-    weights = load_wide(WIDE_SIGNED, block + 2)
-    return group_dot(sums, weights, x, d_x, x_bytes, read_f16(block))
+def _scales(blocks):
+    return f16_scales(blocks, BYTES, BYTE_BIAS)
 
 
 @inline
-def _dot(rows, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
-    n = n_in // 32
-    d_x = q8_d(x + n_in, n_in)
-    for r in range(n_rows):
-        block = w + r * row_bytes
-        even, odd = zero_sums(rows, f32xL), zero_sums(rows, f32xL)  # one would wait for itself
-        for b in range(0, n - 1, 2):
-            prefetch(block + AHEAD)
-            prefetch(block + AHEAD + BYTES)
-            even = _add_block(even, block, x + 64 * b, d_x + 4 * b, x_bytes)
-            odd = _add_block(odd, block + BYTES, x + 64 * b + 64, d_x + 4 * b + 4, x_bytes)
-            block += 2 * BYTES
-        if n % 2:
-            even = _add_block(even, block, x + 64 * (n - 1), d_x + 4 * (n - 1), x_bytes)
-        write_sums(out + 4 * r, out_bytes, add(even, odd))
+def _weights(blocks):
+    return signed_bytes(blocks + 2, BYTES)
 
 
 @part(6)
 def dot_q8_0(w, row_bytes, n_rows, n_in, x, out):
-    _dot(ONE, w, row_bytes, n_rows, n_in, x, 0, out, 0)
+    dot_eights(_scales, _weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
 @part(8)
 def dot4_q8_0(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
-    _dot(FOUR, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
+    dot4_eights(_scales, _weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
 
 
 @part(6)
@@ -99,7 +75,7 @@ QUANT = QuantType(
     block_size=32,
     group=32,
     dequantize=dequantize,
-    few_input=FewInput.Q16,
+    few_input=FewInput.FINE16,
     dot=dot_q8_0,
     dot4=dot4_q8_0,
     unpack=unpack_q8_0,

@@ -19,7 +19,7 @@ from engine.kernels.simd import f32x16, read_f16, splat
 from engine.kernels.tile import tile_dot_4bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.k_blocks import dot4_blocks, dot_blocks, unpack_blocks
-from engine.quants.layouts import biased
+from engine.quants.layouts import at_most_32, biased
 from engine.quants.q2_k import two_bits
 
 BLOCK = np.dtype([("qs", "u1", 64), ("d", "<f2")])
@@ -41,10 +41,10 @@ def scales(block):
 
 @inline
 def weights(block):
-    """The 256 weights, BIAS added to each: four u8x64."""
+    """The 256 weights, BIAS added to each: four u5x64."""
     w0, w1 = two_bits(block)
     w2, w3 = two_bits(block + 32)
-    return w0, w1, w2, w3
+    return at_most_32(w0, w1, w2, w3)
 
 
 @part(6)

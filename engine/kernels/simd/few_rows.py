@@ -12,7 +12,9 @@ from numba import types
 from numba.extending import intrinsic
 
 from engine.kernels.simd import lowering as ll
-from engine.kernels.simd.vectors import ELEMENTS, I32, L, Tile, Vec, f32x8
+from engine.kernels.simd.vectors import ELEMENTS, I32, Tile, Vec, f32x8
+
+PLANE_BITS = 7  # of fine16's second plane (kernels/activation.py, which imports this folder)
 
 # How many input rows: a type, so that each number has compiled code of its own.
 ONE, FOUR = Tile(f32x8, 1), Tile(f32x8, 4)
@@ -44,45 +46,78 @@ def fma_rows(typingctx, sums, v, x, stride):
     return sums(sums, v if isinstance(v, Vec) else types.float32, types.int64, types.int64), codegen
 
 
-# Of each 16 bytes of one vector and of another, the first eight; the last eight.
-_FIRST = [k + 4 * i + j for i in range(4) for k in (0, 16) for j in (0, 1)]
-_SECOND = [lane + 2 for lane in _FIRST]
+# Four vectors of weights, of which each 128 bits are 16 neighbours, in the columns of fine8
+# (kernels/activation.py): pairs of words, then pairs of pairs.
+_LOW_WORDS = [k + 4 * i + j for i in range(4) for j in (0, 1) for k in (0, 16)]
+_HIGH_WORDS = [lane + 2 for lane in _LOW_WORDS]
+_LOW_PAIRS = [k + 4 * i + j for i in range(4) for k in (0, 16) for j in (0, 1)]
+_HIGH_PAIRS = [lane + 2 for lane in _LOW_PAIRS]
 
 
 @intrinsic
-def fine_dot(typingctx, sums, w0, w1, x, d, stride, scale):
-    """sums[r] += scale * (128 weights times the 128 fine8 values at x, with the scales at d).
-
-    sums: f32x16 tile; w0, w1: u8x64 of at most 127, or i8x64; scale: f32x16, in the order of d.
-    """
-    vec = sums.vec
-    add_products = ll.dot_i8_i8 if w0.elem == "i8" else ll.dot_u8_i8
+def columns(typingctx, w0, w1, w2, w3):
+    """Weights of which each 16 neighbours lie side by side, in the order of fine8: a tile."""
+    four = Tile(w0, 4)
 
     def codegen(_context, builder, _sig, args):
-        i32s = ir.VectorType(I32, 16)
-        a, b = (builder.bitcast(v, i32s) for v in args[1:3])
-        first, second = (
-            builder.bitcast(ll.shuffle(builder, a, b, lanes), args[1].type)
-            for lanes in (_FIRST, _SECOND)
-        )
-        places = ll.rows(builder, args[4], args[5], sums.n)
-        new = []
-        for (old, at), d_at in zip(
-            _rows(builder, sums, args[0], args[3], args[5]), places, strict=True
-        ):
-            bytes_64 = ir.VectorType(ELEMENTS["i8"], 64)
-            q0, q1 = (
-                ll.load(builder, builder.add(at, ir.IntType(64)(offset)), bytes_64)
-                for offset in (0, 64)
-            )
-            count = add_products(builder, ir.Constant(i32s, None), first, q0)
-            count = add_products(builder, count, second, q1)
-            factor = builder.fmul(ll.load(builder, d_at, vec.ir), args[6])
-            new.append(ll.fma(builder, vec, builder.sitofp(count, vec.ir), factor, old))
-        return ll.tile(builder, sums, new)
+        i32s = ir.VectorType(I32, w0.n // 4)
+        a, b, c, d = (builder.bitcast(v, i32s) for v in args)
+        parts = []
+        for words in (_LOW_WORDS, _HIGH_WORDS):
+            ab, cd = ll.shuffle(builder, a, b, words), ll.shuffle(builder, c, d, words)
+            for pairs in (_LOW_PAIRS, _HIGH_PAIRS):
+                parts.append(builder.bitcast(ll.shuffle(builder, ab, cd, pairs), w0.ir))
+        return ll.tile(builder, four, parts)
 
-    i64 = types.int64
-    return sums(sums, w0, w1, i64, i64, i64, vec), codegen
+    return four(w0, w0, w0, w0), codegen
+
+
+@intrinsic
+def four_vectors(typingctx, w0, w1, w2, w3):
+    """A tile of them."""
+    four = Tile(w0, 4)
+
+    def codegen(_context, builder, _sig, args):
+        return ll.tile(builder, four, args)
+
+    return four(w0, w0, w0, w0), codegen
+
+
+def _dot_of_planes(planes):
+    @intrinsic
+    def verb(typingctx, sums, w, x, stride, scale, offset):
+        vec, bytes_64 = sums.vec, ir.VectorType(ELEMENTS["i8"], 64)
+
+        def codegen(_context, builder, _sig, args):
+            def part(at, place, of):
+                return ll.load(builder, builder.add(at, ir.IntType(64)(place)), of)
+
+            weights = ll.vectors(builder, w, args[1])
+            new = []
+            for old, at in _rows(builder, sums, args[0], args[2], args[3]):
+                count = ir.Constant(ir.VectorType(I32, 16), None)
+                for plane in range(planes):
+                    if plane > 0:
+                        count = builder.shl(count, ir.Constant(count.type, [PLANE_BITS] * 16))
+                    inputs = [part(at, 256 * plane + 64 * c, bytes_64) for c in range(4)]
+                    count = ll.sum_of_products(builder, w.vec.elem, count, weights, inputs)
+                factor = builder.fmul(part(at, 256 * planes, vec.ir), args[4])
+                total = ll.fma(builder, vec, args[5], part(at, 256 * planes + 64, vec.ir), old)
+                new.append(ll.fma(builder, vec, builder.sitofp(count, vec.ir), factor, total))
+            return ll.tile(builder, sums, new)
+
+        return sums(sums, w, types.int64, types.int64, vec, vec), codegen
+
+    return verb
+
+
+# sums[r] += 256 weights times the run of 256 fine8 values, or fine16 ones, at x of row r.
+#
+# sums: f32x16 tile; w: a tile of four i8x64, or u8x64 (of at most 127, unless ANY_U8); u5x64 and
+# u6x64 take less time on some CPUs. weight = scale * w + offset, two f32x16; all in the form's
+# order.
+fine8_dot = _dot_of_planes(1)
+fine16_dot = _dot_of_planes(2)
 
 
 @intrinsic
@@ -107,54 +142,6 @@ def store_sums(typingctx, address, sums):
         return context.get_dummy_value()
 
     return types.void(types.int64, sums), codegen
-
-
-@intrinsic
-def group_dot(typingctx, sums, w, x, d_x, stride, d):
-    """sums[r] += d * (the f32 at d_x of row r) * (32 weights w times the 32 q16 values at x).
-
-    sums: f32xL tile; w: a WIDE tile; d: f32.
-    """
-    vec = sums.vec
-
-    def codegen(_context, builder, _sig, args):
-        weights = ll.vectors(builder, w, args[1])
-        of_x = ir.VectorType(ir.IntType(16), 2 * L)
-        scales = ll.rows(builder, args[3], args[4], sums.n)
-        new = []
-        for (old, at), scale_at in zip(
-            _rows(builder, sums, args[0], args[2], args[4]), scales, strict=True
-        ):
-            count = None
-            for part, part_at in zip(
-                weights, ll.rows(builder, at, ir.IntType(64)(4 * L), w.n), strict=True
-            ):
-                product = ll.products_i16(builder, part, ll.load(builder, part_at, of_x))
-                count = product if count is None else builder.add(count, product)
-            scale = builder.fmul(args[5], ll.load(builder, scale_at, ir.FloatType()))
-            scale = ll.splat(builder, scale, vec.ir)
-            new.append(ll.fma(builder, vec, builder.sitofp(count, vec.ir), scale, old))
-        return ll.tile(builder, sums, new)
-
-    i64 = types.int64
-    return sums(sums, w, i64, i64, i64, types.float32), codegen
-
-
-@intrinsic
-def add_numbers(typingctx, sums, numbers):
-    """sums[r] with the number r added in its first lane. numbers: f32x1 tile."""
-
-    def codegen(_context, builder, _sig, args):
-        zero = ir.Constant(sums.vec.ir, None)
-        new = []
-        for v, number in zip(
-            ll.vectors(builder, sums, args[0]), ll.vectors(builder, numbers, args[1]), strict=True
-        ):
-            lone = builder.insert_element(zero, ll.sum_lanes(builder, number), I32(0))
-            new.append(builder.fadd(v, lone))
-        return ll.tile(builder, sums, new)
-
-    return sums(sums, numbers), codegen
 
 
 @intrinsic

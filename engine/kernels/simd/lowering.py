@@ -6,6 +6,8 @@ and plain LLVM vectors.
 
 from __future__ import annotations
 
+import functools
+
 from llvmlite import ir
 from numba.core import cgutils
 
@@ -124,6 +126,24 @@ def dot_u8_i8(builder, acc, w, x):
     if PROFILE.dot == "sdot":
         return sdot(builder, acc, w, x)
     return dot_plain(builder, acc, builder.zext, w, x)
+
+
+def sum_of_products(builder, elem, count, weights, inputs):
+    """count and the sum of products of several vectors' bytes, four neighbours added: i32.
+
+    elem: the weights' element type. That of bytes tells how many vectors' pairs of products fit
+    in 16 bits together.
+    """
+    if elem == "i8" or PROFILE.dot != "maddubs":
+        for w, x in zip(weights, inputs, strict=True):
+            count = (dot_i8_i8 if elem == "i8" else dot_u8_i8)(builder, count, w, x)
+        return count
+    n_in_16_bits = {"u5": 4, "u6": 2}.get(elem, 1)
+    pairs = [maddubs(builder, w, x) for w, x in zip(weights, inputs, strict=True)]
+    for first in range(0, len(pairs), n_in_16_bits):
+        total = functools.reduce(builder.add, pairs[first : first + n_in_16_bits])
+        count = builder.add(count, sum_pairs(builder, total))
+    return count
 
 
 def sdot(builder, acc, w, x):

@@ -10,7 +10,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from engine.kernels.simd import lowering as ll
-from engine.kernels.simd.vectors import I8P, I32, WIDE, L, Vec
+from engine.kernels.simd.vectors import I8P, I32, Vec
 
 
 @intrinsic
@@ -43,6 +43,18 @@ def load_f16(typingctx, kind, address):
         return ll.widen_f16(builder, ll.load(builder, args[1], half), kind.of.ir)
 
     return kind.of(kind, types.int64), codegen
+
+
+@intrinsic
+def widen_f16(typingctx, v):
+    """The halves whose bits are a u16 vector's, as f32."""
+    wide = Vec("f32", v.n)
+
+    def codegen(_context, builder, _sig, args):
+        halves = builder.bitcast(args[0], ir.VectorType(ir.HalfType(), v.n))
+        return ll.widen_f16(builder, halves, wide.ir)
+
+    return wide(v), codegen
 
 
 @intrinsic
@@ -104,21 +116,6 @@ def load_twice(typingctx, kind, address):
         return ll.concat(builder, v, v)
 
     return Vec(kind.of.elem, 2 * kind.of.n)(kind, types.int64), codegen
-
-
-@intrinsic
-def load_nibbles(typingctx, address):
-    """32 weights of sixteen bytes as a WIDE tile: first the low nibbles, then the high ones."""
-
-    def codegen(_context, builder, _sig, args):
-        u16 = ir.VectorType(ir.IntType(16), 16)
-        packed = builder.zext(ll.load(builder, args[0], ir.VectorType(ir.IntType(8), 16)), u16)
-        low = builder.and_(packed, ir.Constant(u16, [15] * 16))
-        high = builder.lshr(packed, ir.Constant(u16, [4] * 16))
-        lanes = [list(range(i, i + 2 * L)) for i in range(0, 32, 2 * L)]
-        return ll.tile(builder, WIDE, [ll.shuffle(builder, low, high, chosen) for chosen in lanes])
-
-    return WIDE(types.int64), codegen
 
 
 @intrinsic

@@ -143,21 +143,6 @@ def outer_dot_signed(typingctx, acc, w, address, stride):
 
 
 @intrinsic
-def widen(typingctx, kind, v):
-    """The bytes of a vector as a tile of i16, sign kept."""
-    lanes = kind.of.vec.n
-
-    def codegen(_context, builder, _sig, args):
-        pieces = [
-            ll.shuffle(builder, args[1], args[1], range(first, first + lanes))
-            for first in range(0, v.n, lanes)
-        ]
-        return ll.tile(builder, kind.of, [builder.sext(p, kind.of.vec.ir) for p in pieces])
-
-    return kind.of(kind, v), codegen
-
-
-@intrinsic
 def widen_part(typingctx, total, part):
     """total + part, the part's i16 pairs summed; an i32 part is simply added."""
 

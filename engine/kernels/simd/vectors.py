@@ -16,10 +16,22 @@ from engine.jit import PROFILE
 L = PROFILE.lanes
 
 ELEMENTS = {
+    "u5": ir.IntType(8), "u6": ir.IntType(8),  # bytes of at most 32, of at most 64
     "u8": ir.IntType(8), "i8": ir.IntType(8), "u16": ir.IntType(16), "i16": ir.IntType(16),
     "u32": ir.IntType(32), "i32": ir.IntType(32), "f16": ir.HalfType(), "f32": ir.FloatType(),
 }  # fmt: skip
-ELEMENT_BYTES = {"u8": 1, "i8": 1, "u16": 2, "i16": 2, "u32": 4, "i32": 4, "f16": 2, "f32": 4}
+ELEMENT_BYTES = {
+    "u5": 1,
+    "u6": 1,
+    "u8": 1,
+    "i8": 1,
+    "u16": 2,
+    "i16": 2,
+    "u32": 4,
+    "i32": 4,
+    "f16": 2,
+    "f32": 4,
+}
 I8P = ir.IntType(8).as_pointer()
 I32 = ir.IntType(32)
 
@@ -102,15 +114,13 @@ def _constant_kind(context, _builder, _type, _value):
     return context.get_dummy_value()
 
 
-u8x16, u8x32 = Vec("u8", 16), Vec("u8", 32)
-u16x8, u16x32 = Vec("u16", 8), Vec("u16", 32)
-u32x4, u32x8 = Vec("u32", 4), Vec("u32", 8)
+u8x8, u8x16, u8x32 = Vec("u8", 8), Vec("u8", 16), Vec("u8", 32)
+u16x8, u16x16, u16x32 = Vec("u16", 8), Vec("u16", 16), Vec("u16", 32)
+u32x4, u32x8, u32x16 = Vec("u32", 4), Vec("u32", 8), Vec("u32", 16)
 i8x16, i8x32 = Vec("i8", 16), Vec("i8", 32)
-i32x8, f32x8, f32x1 = Vec("i32", 8), Vec("f32", 8), Vec("f32", 1)
+i32x8, f32x8 = Vec("i32", 8), Vec("f32", 8)
 u8x64, i8x64 = Vec("u8", 64), Vec("i8", 64)
+u5x64, u6x64 = Vec("u5", 64), Vec("u6", 64)
 i32x16, f32x16 = Vec("i32", 16), Vec("f32", 16)
-i8xL, i16xL, i32xL, f32xL = Vec("i8", L), Vec("i16", L), Vec("i32", L), Vec("f32", L)
-# 32 weights in 16 bits; and COUNTS, their products with 32 inputs, neighbours added: so 16 places.
-WIDE, WIDE_SIGNED = Tile(Vec("u16", 2 * L), 16 // L), Tile(Vec("i16", 2 * L), 16 // L)
-COUNTS = Tile(i32xL, 16 // L)
+i8xL, i32xL, f32xL = Vec("i8", L), Vec("i32", L), Vec("f32", L)
 u8x4L, i8x4L, i16x2L = Vec("u8", 4 * L), Vec("i8", 4 * L), Vec("i16", 2 * L)

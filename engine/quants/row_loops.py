@@ -1,0 +1,116 @@
+"""The loops over rows of 256-blocks, with one input row or four: for k_blocks.py, eight_blocks.py.
+
+add(sums, scales, weights, block, x, x_bytes) adds the product of a block, whose numbers scales and
+weights unpack, with a run of 256 input values. A row may end with a part of a block.
+"""
+
+from __future__ import annotations
+
+from engine.jit import inline
+from engine.kernels.op import AHEAD
+from engine.kernels.simd import (
+    FOUR,
+    ONE,
+    L,
+    f32x16,
+    load,
+    load_sums,
+    prefetch_l2,
+    stack,
+    store,
+    store_sums,
+    u8x16,
+    u8x64,
+    write_sums,
+    zero_sums,
+    zeros,
+)
+
+# Four input rows of so many blocks are 14 kB: they stay in the L1 cache while weight rows pass by.
+_CHUNK = 8
+_SUMS_BYTES = FOUR.n * 64  # of one weight row
+_WAITING = L * _SUMS_BYTES
+_ROOM = 320  # bytes: eight blocks of 34, and a whole number of vectors
+
+
+@inline
+def _add_blocks(sums, add, scales, weights, sizes, row, ahead, blocks, x, x_bytes):
+    """Add blocks of the weight row at `row`; what lies `ahead` bytes on comes soon.
+
+    blocks: (first, behind the last).
+    """
+    block_bytes, run_bytes = sizes
+    first, last = blocks
+    block = row + first * block_bytes
+    for b in range(first, last):
+        for line in range(0, block_bytes, 64):
+            prefetch_l2(block + ahead + line)
+        sums = add(sums, scales, weights, block, x + run_bytes * b, x_bytes)
+        block += block_bytes
+    return sums
+
+
+@inline
+def _add_rest(sums, add, scales, weights, block, n_bytes, copy, x, x_bytes):
+    """Add a last block of which only n_bytes are there. copy: room for a whole one, all zeros but
+    for what an earlier row left: the same n_bytes.
+    """
+    for i in range(0, n_bytes - 16, 16):
+        store(copy + i, load(u8x16, block + i))
+    store(copy + n_bytes - 16, load(u8x16, block + n_bytes - 16))
+    return add(sums, scales, weights, copy, x, x_bytes)
+
+
+@inline
+def _clear(room):
+    for i in range(0, _ROOM, 64):
+        store(room + i, zeros(u8x64))
+
+
+@inline
+def dot_rows(add, scales, weights, sizes, w, row_bytes, n_rows, n_in, x, out):
+    """QuantType.dot. sizes: (block_bytes, run_bytes)."""
+    block_bytes, run_bytes = sizes
+    n = n_in // 256
+    rest = n_in % 256 * block_bytes // 256
+    copy = stack(_ROOM)
+    _clear(copy)
+    for r in range(n_rows):
+        row, sums = w + r * row_bytes, zero_sums(ONE, f32x16)
+        sums = _add_blocks(sums, add, scales, weights, sizes, row, AHEAD, (0, n), x, 0)
+        if rest > 0:
+            block, x_rest = row + n * block_bytes, x + n * run_bytes
+            sums = _add_rest(sums, add, scales, weights, block, rest, copy, x_rest, 0)
+        write_sums(out + 4 * r, 0, sums)
+
+
+@inline
+def dot4_rows(add, scales, weights, sizes, w, row_bytes, n_rows, n_in, to):
+    """QuantType.dot4. Long rows go chunk by chunk, a few weight rows at a time, whose sums wait in
+    memory meanwhile. to: (x, x_bytes, out, out_bytes).
+    """
+    block_bytes, run_bytes = sizes
+    x, x_bytes, out, out_bytes = to
+    n = n_in // 256
+    rest = n_in % 256 * block_bytes // 256
+    copy, waiting = stack(_ROOM), stack(_WAITING)
+    _clear(copy)
+    ahead = AHEAD if n <= _CHUNK else row_bytes
+    for first_row in range(0, n_rows, L):
+        m = min(L, n_rows - first_row)
+        for first in range(0, max(n, 1), _CHUNK):
+            last = min(first + _CHUNK, n)
+            for r in range(m):
+                row, place = w + (first_row + r) * row_bytes, waiting + r * _SUMS_BYTES
+                sums = zero_sums(FOUR, f32x16)
+                if first > 0:
+                    sums = load_sums(sums, place)
+                of = (first, last)
+                sums = _add_blocks(sums, add, scales, weights, sizes, row, ahead, of, x, x_bytes)
+                if last < n:
+                    store_sums(place, sums)
+                    continue
+                if rest > 0:
+                    block, end = row + n * block_bytes, x + n * run_bytes
+                    sums = _add_rest(sums, add, scales, weights, block, rest, copy, end, x_bytes)
+                write_sums(out + 4 * (first_row + r), out_bytes, sums)
