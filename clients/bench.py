@@ -58,7 +58,7 @@ def bench_kernels(threads: Sequence[int], reps: int, console: Console) -> Record
     """
     from engine import EngineError
     from engine.bench.kernels import run
-    from engine.cpus import count_cpus
+    from engine.memory.cpus import count_cpus
 
     counts = sorted({count for n in threads for count in ((n,) if n else (1, count_cpus().n))})
     try:

@@ -29,8 +29,8 @@ def token_lines(model: Path, lines: Iterable[bytes], pre: str = "") -> Iterator[
     Raises UserError: the file cannot be used; LineError: a line cannot.
     """
     from engine import EngineError  # here, because these bring NumPy, which takes a moment
-    from engine.gguf_file import GGUFFile
-    from engine.tokenizer import Tokenizer
+    from engine.files.gguf_file import GGUFFile
+    from engine.text.tokenizer import Tokenizer
 
     try:
         with GGUFFile(model) as gguf:

@@ -13,8 +13,6 @@ What is named here is the public API; nothing else is imported from outside.
 from typing import TYPE_CHECKING, Any
 
 from engine.config import EngineConfig, LoraFile
-from engine.context import FittedChat
-from engine.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallDelta, ToolCallStart
 from engine.errors import (
     ChatTemplateError,
     ConfigError,
@@ -30,7 +28,10 @@ from engine.errors import (
     TimedOut,
     UnsupportedModel,
 )
-from engine.generation import (
+from engine.info import LoadProgress, ModelInfo, RenderedChat, SavedChat
+from engine.memory.memory_report import ChatMemory, MemoryReport
+from engine.replies.reply_rules import ReplyRules
+from engine.requests.generation import (
     Difference,
     Estimate,
     Event,
@@ -44,15 +45,20 @@ from engine.generation import (
     Timings,
     Token,
 )
-from engine.info import LoadProgress, ModelInfo, RenderedChat, SavedChat
-from engine.memory_report import ChatMemory, MemoryReport
-from engine.reply_rules import ReplyRules
-from engine.request_options import RequestOptions
-from engine.sampling_params import SamplingParams
+from engine.requests.request_options import RequestOptions
+from engine.sampling.sampling_params import SamplingParams
+from engine.templates.context import FittedChat
+from engine.tool_formats.deltas import (
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    ToolCallDelta,
+    ToolCallStart,
+)
 
 if TYPE_CHECKING:
     from engine.engine import Engine
-    from engine.grammar import Grammar
+    from engine.grammar.grammar import Grammar
     from engine.model_file import ModelFile
 
 __all__ = [
@@ -111,7 +117,7 @@ def __getattr__(name: str) -> Any:
 
         return Engine
     if name == "Grammar":
-        from engine.grammar import Grammar
+        from engine.grammar.grammar import Grammar
 
         return Grammar
     if name == "ModelFile":

@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.chat import Chat
-from engine.chat_cache import ChatCache
+from engine.cache.chat import Chat
+from engine.cache.chat_cache import ChatCache
+from engine.cache.disk_cache import DiskCache
+from engine.cache.kv_cache import PagePool
+from engine.cache.resident_chats import NoRoom, least_bytes, short_tokens
+from engine.cache.saved_chats import SavedChats
 from engine.config import EngineConfig
-from engine.context import FittedChat, fit_chat, next_turn_ids
-from engine.cpus import count_cpus
-from engine.disk_cache import DiskCache
-from engine.early_ends import TimeLimits
-from engine.embedder import Cancelled, Embedder, pooling_of
 from engine.errors import (
     ContextLengthExceeded,
     EngineClosed,
@@ -29,27 +28,36 @@ from engine.errors import (
     InvalidRequest,
     OutOfMemory,
 )
-from engine.fingerprint import fingerprint
-from engine.free_memory import free_memory, resident
-from engine.generation import Estimate, Event, Failed, Finished, Generation, PromptScored, Token
+from engine.files.fingerprint import fingerprint
 from engine.info import LoadProgress, SavedChat
 from engine.jit import cache_root
 from engine.kernels.kv_page import LAYOUT
-from engine.kv_cache import PagePool
-from engine.memory import Budget, Sizes, plan_memory
-from engine.memory_report import ChatMemory, MemoryReport
-from engine.model import Model
+from engine.memory.cpus import count_cpus
+from engine.memory.free_memory import free_memory, resident
+from engine.memory.memory import Budget, Sizes, plan_memory
+from engine.memory.memory_report import ChatMemory, MemoryReport
+from engine.memory.pressure import Watch
+from engine.memory.residency import resident_bytes
+from engine.model.model import Model
 from engine.model_file import ModelFile
 from engine.model_text import ModelText
-from engine.policy import POLICIES
-from engine.pressure import Watch
-from engine.request_options import DEFAULT_OPTIONS, RequestOptions
-from engine.residency import resident_bytes
-from engine.resident_chats import NoRoom, least_bytes, short_tokens
-from engine.sampling_params import SamplingParams
-from engine.saved_chats import SavedChats
-from engine.scheduler import Scheduler
-from engine.worker import Worker
+from engine.requests.early_ends import TimeLimits
+from engine.requests.embedder import Cancelled, Embedder, pooling_of
+from engine.requests.generation import (
+    Estimate,
+    Event,
+    Failed,
+    Finished,
+    Generation,
+    PromptScored,
+    Token,
+)
+from engine.requests.policy import POLICIES
+from engine.requests.request_options import DEFAULT_OPTIONS, RequestOptions
+from engine.requests.scheduler import Scheduler
+from engine.requests.worker import Worker
+from engine.sampling.sampling_params import SamplingParams
+from engine.templates.context import FittedChat, fit_chat, next_turn_ids
 
 log = logging.getLogger("rushlight.engine")
 

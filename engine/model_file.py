@@ -11,16 +11,16 @@ from typing import Final, Self
 
 from engine.config import EngineConfig
 from engine.errors import GGUFError
-from engine.ggml_types import FILE_TYPES
-from engine.gguf_file import GGUFFile
+from engine.files.ggml_types import FILE_TYPES
+from engine.files.gguf_file import GGUFFile
+from engine.files.split_files import model_name
 from engine.info import ModelInfo
-from engine.lora import Adapters
-from engine.memory_report import mapped_resident_bytes
-from engine.model_config import ModelConfig
-from engine.residency import lock, resident_bytes
-from engine.split_files import model_name
-from engine.tokenizer import check_tokenizer
-from engine.weights_reader import read_weights
+from engine.memory.memory_report import mapped_resident_bytes
+from engine.memory.residency import lock, resident_bytes
+from engine.model.lora import Adapters
+from engine.model.model_config import ModelConfig
+from engine.model.weights_reader import read_weights
+from engine.text.tokenizer import check_tokenizer
 
 
 class ModelFile:

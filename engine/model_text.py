@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from engine.chat_format import ChatFormat
-from engine.chat_template import ChatTemplate
 from engine.errors import InvalidRequest
-from engine.gguf_file import GGUFFile
-from engine.grammar import Grammar
-from engine.infill import InfillTokens
+from engine.files.gguf_file import GGUFFile
+from engine.grammar.grammar import Grammar
+from engine.grammar.reply_grammar import reply_grammar
 from engine.info import RenderedChat
-from engine.reply_grammar import reply_grammar
-from engine.reply_rules import ReplyRules
-from engine.special_tokens import unshield
-from engine.tokenizer import Tokenizer
+from engine.replies.chat_format import ChatFormat
+from engine.replies.reply_rules import ReplyRules
+from engine.templates.chat_template import ChatTemplate
+from engine.text.infill import InfillTokens
+from engine.text.special_tokens import unshield
+from engine.text.tokenizer import Tokenizer
 
 
 class ModelText:

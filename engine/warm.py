@@ -16,14 +16,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from engine.cpus import count_cpus
+from engine.memory.cpus import count_cpus
 
 
 def compile_all() -> int:
     """Compile all kernels for this process's profile. Returns how many there are."""
     import engine.kernels
     import engine.quants
-    import engine.sampler
+    import engine.sampling.sampler
     from engine.jit import Native
 
     packages: tuple[Any, ...] = (engine.kernels, engine.quants)

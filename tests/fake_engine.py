@@ -43,12 +43,12 @@ from engine import (
     SamplingParams,
     Timings,
     Token,
-    context,
 )
-from engine.chat_messages import normalise_messages
-from engine.reply_parser import ReplyParser
-from engine.request_options import DEFAULT_OPTIONS
-from engine.thinking import ThinkingMarks
+from engine.replies.reply_parser import ReplyParser
+from engine.replies.thinking import ThinkingMarks
+from engine.requests.request_options import DEFAULT_OPTIONS
+from engine.templates import context
+from engine.templates.chat_messages import normalise_messages
 from engine.tool_formats import find_tool_format
 
 BOS = 256

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from engine.chat import Chat
+from engine.cache.chat import Chat
+from engine.cache.kv_cache import NO_PAGE
 from engine.kernels.attention import ALL
 from engine.kernels.kv_page import PAGE
-from engine.kv_cache import NO_PAGE
-from engine.layer_groups import LayerGroup, chat_bytes
-from engine.model import Cancelled
-from engine.plan import Part
+from engine.model.layer_groups import LayerGroup, chat_bytes
+from engine.model.model import Cancelled
+from engine.model.plan import Part
 
 PAGE_BYTES = mmap.PAGESIZE  # of each group: an i32 for each token, and more
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from engine.architectures import ARCHITECTURES
+from engine.model.architectures import ARCHITECTURES
 from engine.quants import QUANTS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.chat import Chat
+from engine.cache.chat import Chat
+from engine.cache.kv_cache import PagePool
 from engine.config import LoraFile
-from engine.gguf_file import GGUFFile
+from engine.files.gguf_file import GGUFFile
 from engine.kernels.kv_page import n_pages
-from engine.kv_cache import PagePool
-from engine.lora import Adapters
-from engine.model import Model
-from engine.model_config import ModelConfig
-from engine.weights_reader import read_weights
+from engine.model.lora import Adapters
+from engine.model.model import Model
+from engine.model.model_config import ModelConfig
+from engine.model.weights_reader import read_weights
 
 N_CTX = 200
 Logits = npt.NDArray[np.float32]

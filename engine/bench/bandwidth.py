@@ -9,7 +9,7 @@ import numpy as np
 from engine.kernels.op import OP
 from engine.kernels.read import CHUNK, read_memory
 from engine.kernels.team import Team
-from engine.plan import Batch
+from engine.model.plan import Batch
 
 
 class PlainRead:

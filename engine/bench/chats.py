@@ -18,8 +18,8 @@ from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.generation import Event, Token
-from engine.sampling_params import SamplingParams
+from engine.requests.generation import Event, Token
+from engine.sampling.sampling_params import SamplingParams
 
 _N_REPLY = 24  # tokens of a chat's replies
 _N_LONG_REPLY = 64  # of those that are written together

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.chat import Chat, next_of
-from engine.common_prefix import count_common
+from engine.cache.chat import Chat, next_of
+from engine.cache.common_prefix import count_common
 from engine.engine import Engine
 
 _CHAT_TOKENS = 64  # that each of several chats holds before they decode together

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from engine.gguf_file import GGUFFile
-from engine.grammar import Grammar
+from engine.files.gguf_file import GGUFFile
+from engine.grammar.grammar import Grammar
 from engine.kernels.sampling import apply_bitmask
-from engine.tokenizer import Tokenizer
+from engine.text.tokenizer import Tokenizer
 
 _SEED = 20
 _REPLIES, _LONGEST = 2, 150  # of each schema; tokens

@@ -18,11 +18,11 @@ from engine.bench.bandwidth import PlainRead
 from engine.jit import PROFILE
 from engine.kernels.op import FEW
 from engine.kernels.team import Team
-from engine.plan import Batch, Memory, Part, Plan, Workspace
-from engine.plan_writer import PlanWriter
+from engine.model.plan import Batch, Memory, Part, Plan, Workspace
+from engine.model.plan_writer import PlanWriter
+from engine.model.weights import Matrix
 from engine.quants import QUANTS
 from engine.quants.base import QuantType
-from engine.weights import Matrix
 
 _N_IN = 4096
 _LEAST_BYTES, _CACHES = 128 << 20, 4  # of weights: so many, and so many times the largest cache

@@ -22,11 +22,11 @@ from engine.bench.peer import LlamaCpp
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import EngineError
-from engine.free_memory import resident
 from engine.jit import PROFILE, n_compiled
 from engine.kernels.kv_page import PAGE
 from engine.kernels.read import CHUNK
-from engine.sampling_params import SamplingParams
+from engine.memory.free_memory import resident
+from engine.sampling.sampling_params import SamplingParams
 
 _QUESTION = "What is the capital of France?"
 _ANSWER = "Paris"

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.generation import Event, Finished, Token
 from engine.kernels.kv_page import PAGE
-from engine.sampling_params import SamplingParams
+from engine.requests.generation import Event, Finished, Token
+from engine.sampling.sampling_params import SamplingParams
 
 _N_ALONE = 20  # tokens of the reply before anything else happens
 _SPARE = 64  # pages of the pool beside one big chat

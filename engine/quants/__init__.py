@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import UnsupportedModel
-from engine.ggml_types import GGML_TYPES
+from engine.files.ggml_types import GGML_TYPES
 
 if TYPE_CHECKING:
     from engine.quants.base import QuantType

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from engine.deltas import Delta, ToolCallDelta, ToolCallStart
-from engine.scanner import Scanner, Steps, Unexpected
 from engine.tool_formats.argument_types import allowed_types
+from engine.tool_formats.deltas import Delta, ToolCallDelta, ToolCallStart
+from engine.tool_formats.scanner import Scanner, Steps, Unexpected
 
 MAX_NAME: Final = 256  # characters of a function's name, with what belongs to it
 

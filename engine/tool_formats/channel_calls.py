@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.scanner import Scanner, Steps, Unexpected
 from engine.tool_formats.base import Call, Calls, JsonForm
+from engine.tool_formats.scanner import Scanner, Steps, Unexpected
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.scanner import Markers, Scanner, Steps, Unexpected
 from engine.tool_formats.base import MAX_NAME, Call, Calls
 from engine.tool_formats.json_object import read_json_calls
 from engine.tool_formats.python_literal import to_json
+from engine.tool_formats.scanner import Markers, Scanner, Steps, Unexpected
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from engine.scanner import Scanner, Steps
 from engine.tool_formats.base import Call, Calls, JsonForm
 from engine.tool_formats.json_object import read_keyed_calls
 from engine.tool_formats.python_calls import read_python_or_json_calls
+from engine.tool_formats.scanner import Scanner, Steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Final
 
-from engine.scanner import Emit, Scanner, Steps, Unexpected
 from engine.tool_formats.base import Calls
+from engine.tool_formats.scanner import Emit, Scanner, Steps, Unexpected
 
 NAMES: Final = ("name", "tool_name", "function", "function_name", "tool")
 ARGUMENTS: Final = ("arguments", "parameters", "args", "params", "input")

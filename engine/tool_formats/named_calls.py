@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from engine.scanner import Scanner, Steps, Unexpected
 from engine.tool_formats.base import MAX_NAME, Call, Calls, JsonForm
 from engine.tool_formats.json_object import read_arguments, read_json_call, read_json_calls
+from engine.tool_formats.scanner import Scanner, Steps, Unexpected
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from engine.scanner import Scanner, Steps, Unexpected
 from engine.tool_formats.base import Call, Calls
 from engine.tool_formats.json_object import read_json_calls
 from engine.tool_formats.python_literal import to_json
+from engine.tool_formats.scanner import Scanner, Steps, Unexpected
 
 _NAME_PART: Final = re.compile(r"[\w.\-]")
 _KEYWORD: Final = re.compile(r"\s*([\w.\-]+)\s*=(?!=)(.*)", re.DOTALL)

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.scanner import Emit, Markers, Scanner, Steps, Unexpected
 from engine.tool_formats.argument_types import ALL, TEXT, read_bare
 from engine.tool_formats.base import MAX_NAME, Call, Calls
 from engine.tool_formats.json_object import read_json_calls
 from engine.tool_formats.nested_tags import read_nested
+from engine.tool_formats.scanner import Emit, Markers, Scanner, Steps, Unexpected
 
 # A tag's own word on its value: DeepSeek's string="true", Kimi's type="string".
 _TEXT: Final = re.compile(r'string="true"|type="string"')

@@ -208,7 +208,7 @@ def test_a_load_that_fails_leaves_nothing_behind(
         raise Stop
 
     if point == "pages":  # by then the team's threads run
-        monkeypatch.setattr("engine.kv_cache.PagePool.__init__", no_memory)
+        monkeypatch.setattr("engine.cache.kv_cache.PagePool.__init__", no_memory)
     try:
         Engine(EngineConfig(path, disk_bytes=0, n_ctx=64, n_threads=2), listeners.get(point))
     except (EngineError, Stop) as error:

@@ -1,6 +1,6 @@
 """server/openai/constraints.py: every way to say what a reply's text must be reaches the engine.
 
-That replies obey is tests/engine/test_grammar.py's and tests/test_openai_surface.py's.
+That replies obey is tests/engine/grammar/test_grammar.py's and tests/test_openai_surface.py's.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 
 from engine.bench import kernels
 from engine.kernels.team import Team
-from engine.plan import Memory
+from engine.model.plan import Memory
 from engine.quants import QUANTS
 from engine.quants.base import QuantType
 

@@ -1,0 +1,1 @@
+"""Chats and their keys and values, in memory and on the disk."""

@@ -1,0 +1,1 @@
+"""GGUF files: found, mapped, read and checked."""

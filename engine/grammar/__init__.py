@@ -1,0 +1,1 @@
+"""What a reply must be, held to it token by token."""

@@ -1,0 +1,1 @@
+"""What memory and CPUs there are, and what is done with them."""

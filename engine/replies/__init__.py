@@ -1,0 +1,1 @@
+"""Streamed text becomes content, thinking and calls."""

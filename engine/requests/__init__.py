@@ -1,0 +1,1 @@
+"""Who waits, who runs, and the one thread that does it."""

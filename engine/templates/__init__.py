@@ -1,0 +1,1 @@
+"""A chat becomes the text that the model was trained on."""

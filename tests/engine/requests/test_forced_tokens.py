@@ -1,0 +1,156 @@
+"""Where a grammar leaves no choice, tokens are taken without logits and read together: replies are
+the same as if each had been chosen, in fewer runs. On a tiny random model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine import (
+    Engine,
+    Finished,
+    FinishReason,
+    Grammar,
+    RequestOptions,
+    SamplingParams,
+    Token,
+)
+from engine.cache.chat import Chat, next_of_runs
+from engine.model.model import Model
+from tests.tiny_requests import PROMPT, Listener
+
+COLOUR = {
+    "type": "object",
+    "properties": {
+        "dominant": {"enum": ["rhododendron red", "rhododendron blue"]},
+        "intensity": {"type": "integer", "minimum": 100, "maximum": 999},
+    },
+    "required": ["dominant", "intensity"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def runs(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """How many rows each run of the plan has, chat by chat."""
+    seen: list[list[int]] = []
+    forward = engine._model.forward
+
+    def note(parts: Any, **options: bool) -> Any:
+        seen.append([len(part.tokens) for part in parts])
+        return forward(parts, **options)
+
+    monkeypatch.setattr(engine._model, "forward", note)
+    return seen
+
+
+def ask(engine: Engine, grammar: Grammar, n: int = 0, **params: Any) -> Listener:
+    listener = Listener()
+    settings = SamplingParams(**{"temperature": 1.0, "max_tokens": 120, "seed": 7, **params})
+    prompt = PROMPT * (1 + n)
+    engine.submit(prompt, settings, listener, options=RequestOptions(grammar=grammar))
+    return listener
+
+
+def ids_of(listener: Listener) -> list[int]:
+    assert isinstance(listener.last(), Finished), listener.last()
+    return [event.token_id for event in listener.events if isinstance(event, Token)]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": 0},
+        {"mirostat": 2},
+        {"xtc_probability": 0.5, "xtc_threshold": 0.0001},
+        {"repeat_penalty": 1.5, "dry_multiplier": 1.0, "top_k": 3},
+    ],
+)
+def test_the_reply_is_the_one_that_would_have_been_chosen(
+    engine: Engine, runs: list[list[int]], params: dict[str, Any]
+) -> None:
+    """Log-probabilities need the logits of every token, so that nothing is forced."""
+    grammar = Grammar.compile("json_schema", COLOUR, engine.tokenizer)
+    chosen = ids_of(ask(engine, grammar, n_probs=0, **params))
+    n_chosen = len(runs)
+    assert max(map(max, runs[-len(chosen) :])) == 1
+    forced = ids_of(ask(engine, grammar, **params))
+    assert forced == chosen
+    assert len(runs) - n_chosen < len(chosen) - 20
+
+
+def test_a_beginning_without_choice_is_read_with_the_prompts_last_token(
+    engine: Engine, runs: list[list[int]]
+) -> None:
+    grammar = Grammar.compile("regex", "<call> name=[ab]", engine.tokenizer)
+    listener = ask(engine, grammar)
+    n = len(ids_of(listener))
+    assert listener.text in ("<call> name=a", "<call> name=b")
+    assert n > 9
+    assert runs == [[len(PROMPT) - 1], [8], [n - 8]]  # none for the last token: nothing follows it
+
+
+def test_text_without_any_choice_needs_no_model(engine: Engine, runs: list[list[int]]) -> None:
+    listener = ask(engine, Grammar.compile("regex", "always the same", engine.tokenizer))
+    last = listener.last()
+    assert isinstance(last, Finished)
+    assert (listener.text, last.finish_reason) == ("always the same", FinishReason.STOP)
+    assert last.n_decoded == len(ids_of(listener)) > 9
+    assert [sum(run) for run in runs] == [len(PROMPT) - 1]
+
+
+def test_limits_and_stop_strings_hold_in_the_middle_of_it(engine: Engine) -> None:
+    grammar = Grammar.compile("regex", "once and for all[.!]", engine.tokenizer)
+    tokens = engine.tokenizer.encode("once and for all", add_special=False)
+    beginning = engine.tokenizer.decode(tokens[:6])
+    cut = ask(engine, grammar, max_tokens=6)
+    last = cut.last()
+    assert isinstance(last, Finished)
+    assert (cut.text, last.finish_reason, last.n_decoded) == (beginning, FinishReason.LENGTH, 6)
+    stopped = ask(engine, grammar, stop=("and",))
+    last = stopped.last()
+    assert isinstance(last, Finished)
+    assert (stopped.text, last.finish_reason) == ("once ", FinishReason.STOP)
+    assert last.stop_string == "and"
+    assert tokens[6] not in tokens[:6]
+    ended = ask(engine, grammar, stop_token_ids=frozenset({tokens[6]}))
+    last = ended.last()
+    assert isinstance(last, Finished)
+    assert (ended.text, last.finish_reason) == (beginning, FinishReason.STOP)
+
+
+def test_replies_that_are_written_together_are_those_written_alone(engine: Engine) -> None:
+    grammars = [
+        Grammar.compile("json_schema", COLOUR, engine.tokenizer),
+        Grammar.compile("regex", "(forced stretch of text [0-9]){3}", engine.tokenizer),
+    ]
+    alone = [ids_of(ask(engine, grammar, n)) for n, grammar in enumerate(grammars)]
+    together = [ask(engine, grammar, n) for n, grammar in enumerate(grammars)]
+    assert [ids_of(listener) for listener in together] == alone
+
+
+@pytest.mark.parametrize("n_before", [3, 59, 63])
+def test_rows_of_one_chat_come_out_as_one_by_one(engine: Engine, n_before: int) -> None:
+    """To the last bit, at a page's end too."""
+    model: Model = engine._model
+    text = [PROMPT[i * i % len(PROMPT)] for i in range(n_before + 8)]
+
+    def read(by: Callable[[Chat], int]) -> tuple[np.ndarray, np.ndarray]:
+        chat = Chat(model, engine._pool, 256)
+        chat.prefill(text[:n_before], want_logits=False)
+        while len(chat.ids) < len(text):
+            n = len(chat.ids)
+            logits = next_of_runs([chat], [text[n : n + by(chat)]], [True])
+        after = logits[0].copy()
+        next_one = chat.next(PROMPT[0]).copy()  # looks back on all of them
+        chat.restart()
+        return after, next_one
+
+    one_by_one = read(lambda chat: 1)
+    together = read(lambda chat: chat.n_alike(len(text) - len(chat.ids)))
+    assert np.array_equal(one_by_one, together)
