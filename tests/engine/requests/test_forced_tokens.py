@@ -162,10 +162,9 @@ def test_who_is_preempted_or_cancelled_in_the_middle_of_it(
 ) -> None:
     """Goes on as if nothing had been: all behind the prompt is read as decoding reads."""
     engine = chat_engine
-    grammar = Grammar.compile(
-        "regex", "one stretch of text( and another [0-9]){4}", engine.tokenizer
-    )
-    alone = ids_of(ask(engine, grammar, 2))
+    pattern = "a stretch( and another one of more tokens than are read in one run [0-9]){2}"
+    grammar = Grammar.compile("regex", pattern, engine.tokenizer)
+    alone = ids_of(ask(engine, grammar, 2, max_tokens=200))
     engine._worker.call(engine._cache.clear).result()
     prompt, cuts, urgent = PROMPT * 3, [2, 3, 5], []
     forward, read = engine._model.forward, list[tuple[int, int, bool]]()
@@ -181,7 +180,7 @@ def test_who_is_preempted_or_cancelled_in_the_middle_of_it(
         return forward(parts, precise=precise)
 
     monkeypatch.setattr(engine._model, "forward", note)
-    again = ask(engine, grammar, 2)
+    again = ask(engine, grammar, 2, max_tokens=200)
     assert ids_of(again) == alone
     assert len(urgent) == 3
     assert all(isinstance(listener.last(), Finished) for listener in urgent)
@@ -196,10 +195,10 @@ def test_who_is_preempted_or_cancelled_in_the_middle_of_it(
         return forward(parts, precise=precise)
 
     monkeypatch.setattr(engine._model, "forward", cancel)
-    last = ask(engine, grammar, 2).last()
+    last = ask(engine, grammar, 2, max_tokens=200).last()
     assert isinstance(last, Finished) and last.finish_reason is FinishReason.CANCELLED
     monkeypatch.setattr(engine._model, "forward", forward)
-    assert ids_of(ask(engine, grammar, 2)) == alone
+    assert ids_of(ask(engine, grammar, 2, max_tokens=200)) == alone
 
 
 @pytest.mark.parametrize("n_before", [3, 35, 59, 63, 100])
