@@ -18,7 +18,8 @@ from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.requests.generation import Event, Token
+from engine.errors import EngineError
+from engine.requests.generation import Event, Failed, Token
 from engine.sampling.sampling_params import SamplingParams
 
 _N_REPLY = 24  # tokens of a chat's replies
@@ -33,17 +34,22 @@ class _Clock:
     def __init__(self) -> None:
         self.times_s: list[float] = []
         self.ids: list[int] = []
-        self._ended = threading.Event()
+        self.ended = threading.Event()
+        self._error: EngineError | None = None
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Token):
             self.times_s.append(time.perf_counter())
             self.ids.append(event.token_id)
         else:
-            self._ended.set()
+            self._error = event.error if isinstance(event, Failed) else None
+            self.ended.set()
 
     def wait(self) -> None:
-        self._ended.wait()
+        """Until its end. Raises what it failed with."""
+        self.ended.wait()
+        if self._error:
+            raise self._error
 
 
 class _Bench:
@@ -80,7 +86,8 @@ class _Bench:
         clock = _Clock()
         generation = self.engine.submit(prompt, _params(1), clock)
         while (n := generation.progress().n_prefilled) < 0.6 * n_prompt:
-            time.sleep(0.001)
+            if clock.ended.wait(0.001):
+                break
         generation.cancel()
         clock.wait()
         return round(n / n_prompt, 3), round(self._ask(prompt)[0] / self.first_s, 3)

@@ -43,6 +43,12 @@ class _Reply:
             self.n_cached = event.n_cached if isinstance(event, Finished) else 0
             self.ended.set()
 
+    def wait_for(self, n: int) -> None:
+        """Until so many tokens have come."""
+        while len(self.times_s) < n:
+            if self.ended.wait(0.01):
+                raise RuntimeError(f"the reply ended after {len(self.times_s)} of {n} tokens")
+
     def gaps_s(self, start_s: float, end_s: float) -> list[float]:
         """Between tokens of which one came in that time."""
         times = [t for t in self.times_s if start_s <= t]
@@ -79,8 +85,7 @@ def _measure(engine: Engine, n_tokens: int) -> dict[str, object]:
     _make_up(engine, big)
     reply = _Reply()
     running = engine.submit(_text(engine, 40, 2), _params(1 << 20), reply)
-    while len(reply.times_s) <= _N_ALONE:
-        time.sleep(0.01)
+    reply.wait_for(_N_ALONE + 1)
     median_s = statistics.median(reply.gaps_s(reply.times_s[0], time.perf_counter()))
 
     def store() -> None:
@@ -116,9 +121,7 @@ def _beside(reply: _Reply, act: Callable[[], None]) -> tuple[float, list[float]]
     start_s = time.perf_counter()
     act()
     end_s = time.perf_counter()
-    n = len(reply.times_s)
-    while len(reply.times_s) < n + 2:  # the gap that the end is in, at least
-        time.sleep(0.01)
+    reply.wait_for(len(reply.times_s) + 2)  # the gap that the end is in, at least
     return end_s - start_s, reply.gaps_s(start_s, end_s) or reply.gaps_s(0, end_s)[-1:]
 
 

@@ -123,7 +123,8 @@ def read_pages(path: Path, header: ChatHeader, pages: Views, first: int = 0) -> 
     """
     with FileIO(path) as file:
         found = _read_header(file)
-        if found.key != header.key or not np.array_equal(found.ids, header.ids):
+        same = np.array_equal(found.ids, header.ids) and np.array_equal(found.sizes, header.sizes)
+        if found.key != header.key or not same:
             raise BadChatFile("holds another chat by now")
         if first + len(pages) > len(found.sums):
             raise ValueError(f"pages up to {first + len(pages)} asked for of {len(found.sums)}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.cache.chat import Chat
-from engine.cache.chat_file import Views
+from engine.cache.chat_file import Views, file_bytes
 from engine.cache.kv_cache import PagePool
 from engine.cache.storing import Storing
 
@@ -24,7 +24,10 @@ _GIVE_UP_S = 30.0  # a disk that takes longer is as good as none
 
 
 class Writable(Protocol):
-    """Where chats go (disk_cache.py). Nothing it does is ever fatal."""
+    """Where chats go (disk_cache.py), of limit_bytes. Nothing it does is ever fatal."""
+
+    @property
+    def limit_bytes(self) -> int: ...
 
     def store(self, ids: Sequence[int], pages: Views) -> Storing | None: ...
 
@@ -57,6 +60,15 @@ class ChatWriter:
     def pages(self) -> Sequence[int]:
         """Pages that are held, a list as a chat's."""
         return self._write.pages if self._write else ()
+
+    @property
+    def limit_bytes(self) -> int:
+        """What the store may hold."""
+        return self._store.limit_bytes if self._store else 0
+
+    def n_bytes(self, chat: Chat) -> int:
+        """What a chat takes there."""
+        return file_bytes(len(chat.ids), self._pool.views(chat.kept_pages()))
 
     def store(self, chat: Chat) -> bool:
         """See to it that a chat is stored. Returns whether that is over, for good or bad; call it
@@ -99,16 +111,14 @@ class ChatWriter:
         write = self._write
         if write is None:
             return
-        is_late = time.monotonic() - write.since_s > _GIVE_UP_S
-        if not (write.storing.done or is_late):
-            return
+        if not write.storing.done:
+            if time.monotonic() - write.since_s < _GIVE_UP_S:
+                return
+            log.warning("a chat could not be stored within %.0f s", _GIVE_UP_S)
+            write.storing.cancel()
         if write.chat:
             self._settled.add(write.chat)
-        if is_late:
-            log.warning("a chat could not be stored within %.0f s", _GIVE_UP_S)
-            self.cancel()
-        else:
-            self._release(write)
+        self._release(write)
 
     def _release(self, write: _Write) -> None:
         self._pool.free_list(write.pages)

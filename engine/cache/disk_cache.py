@@ -64,7 +64,7 @@ class DiskCache:
     """
 
     def __init__(self, folder: Path, limit_bytes: int, key: bytes, groups: Groups) -> None:
-        self._folder, self._limit_bytes = folder, limit_bytes
+        self._folder, self.limit_bytes = folder, limit_bytes
         self._key, self._groups = key, groups
         self._prefix = key.hex()[:16] + "-"  # of our files' names
         # Two threads change it: whoever goes through it takes a list first, at once.
@@ -125,7 +125,7 @@ class DiskCache:
         pages: those that hold the ids, not to be changed before it is done. Stored chats that are
         beginnings of it are removed then, if it can go on from there as well.
         """
-        if not ids or file_bytes(len(ids), pages) > self._limit_bytes:
+        if not ids or file_bytes(len(ids), pages) > self.limit_bytes:
             return None
         self._look()
         ours = np.asarray(ids, np.int32)
@@ -139,7 +139,11 @@ class DiskCache:
                     return None
             elif n == len(chat.ids) == restart_at(self._groups, held, n):
                 shorter.append(name)
-        return Storing(lambda is_wanted: self._write(ours, pages, shorter, is_wanted))
+        try:
+            return Storing(lambda is_wanted: self._write(ours, pages, shorter, is_wanted))
+        except RuntimeError as error:  # no thread more: where memory is short, or threads are
+            log.warning("a chat of %d tokens could not be stored: %s", len(ids), error)
+            return None
 
     def _write(
         self, ids: Ids, pages: Views, shorter: Sequence[str], is_wanted: Callable[[], bool]
@@ -197,7 +201,7 @@ class DiskCache:
 
     def _look(self) -> None:
         """Take in what other processes did to the folder since the last time."""
-        if not self._limit_bytes:
+        if not self.limit_bytes:
             return
         try:
             now_ns = self._folder.stat().st_mtime_ns
@@ -242,7 +246,7 @@ class DiskCache:
                         found.append((status.st_mtime_ns, entry.name, status.st_size))
         n_bytes = room_bytes + sum(size for _, _, size in found)
         for _, name, size in sorted(found):
-            if n_bytes <= self._limit_bytes:
+            if n_bytes <= self.limit_bytes:
                 break
             self.remove(name)
             n_bytes -= size

@@ -112,11 +112,16 @@ class ResidentChats:
 
     def save(self, timeout_s: float) -> None:
         """Store every idle chat that is worth it, the most recently used first, as far as there is
-        time. They stay in memory too. Blocks.
+        time, and room for all of them. They stay in memory too. Blocks.
         """
         end_s = time.monotonic() + timeout_s
+        left = self.writer.limit_bytes  # beyond it a chat would push out those used after it
         for chat in reversed(self.idle):
-            while self._is_worth(chat, n_least=NEAR) and not self.writer.store(chat):
+            n_bytes = self.writer.n_bytes(chat)
+            if n_bytes > left or not self._is_worth(chat, n_least=NEAR):
+                continue
+            left -= n_bytes
+            while not self.writer.store(chat):
                 if not self.writer.wait(end_s - time.monotonic()):
                     self.writer.cancel()
                     log.warning("not all chats could be stored within %.1f s", timeout_s)

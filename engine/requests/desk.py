@@ -76,5 +76,6 @@ class Desk:
                 self._changed.wait(timeout_s)
 
     def run_errands(self) -> None:
-        while self.errands:
+        """Those that are there by now: who asks for one after the other does not stop replies."""
+        for _ in range(len(self.errands)):
             self.errands.pop(0)()

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence as Ids
 
+from engine.cache.chat import Chat
 from engine.cache.chat_cache import ChatCache
 from engine.cache.kv_cache import PagePool
 from engine.cache.resident_chats import NoRoom, RoomComing
@@ -83,14 +84,13 @@ class EngineThread:
         """Let waiting requests run, as far as there are places and pages."""
         while True:
             with self._desk.lock:
-                paused = self._scheduler.to_preempt()
-                if paused:
-                    self._scheduler.pause(paused)
+                preempted = self._scheduler.to_preempt()
+                left = self._pause(preempted) if preempted else None
                 started = self._scheduler.first_waiting() if self._has_place() else None
                 if started:
                     self._scheduler.start(started)
-            if paused:
-                self._cache.close(paused.pause())
+            if left:
+                self._cache.close(left)
             if not started:
                 return
             self._runner.open(started)
@@ -109,14 +109,22 @@ class EngineThread:
     def _make_way(self) -> None:
         """Pages ran out: the last of the running ones waits until there are more."""
         with self._desk.lock:
+            if any(s.interruption or s.phase is Phase.DONE for s in self._scheduler.running):
+                return  # one is about to end, and leaves its pages
             last = self._scheduler.last_running()
             is_alone = len(self._scheduler.running) == 1
-            if not is_alone:
-                self._scheduler.pause(last)
-        if is_alone:
-            last.fail(OutOfMemory("this machine has too little memory left for the chat"))
+            left = None if is_alone else self._pause(last)
+        if left:
+            self._cache.close(left)
         else:
-            self._cache.close(last.pause())
+            last.fail(OutOfMemory("this machine has too little memory left for the chat"))
+
+    def _pause(self, sequence: Sequence) -> Chat:
+        """Back to the queue, where any thread may end it from now on. Returns its chat, to be
+        closed. Under the lock.
+        """
+        self._scheduler.pause(sequence)
+        return sequence.pause()
 
     # --- what is done ---------------------------------------------------------------------------
 

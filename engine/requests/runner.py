@@ -138,7 +138,8 @@ class Runner:
             return
         chats = [_chat(sequence) for sequence in sequences]
         runs = _runs(sequences, chats)
-        self._cache.make_room(chats, max(map(len, runs)), max(len(s.ids) for s in sequences))
+        # A run stays in the pages of its first token.
+        self._cache.make_room(chats, 1, max(len(s.ids) for s in sequences))
         is_next = [len(run) == s.n_left for s, run in zip(sequences, runs, strict=True)]
         start = time.perf_counter()
         logits = iter(next_of_runs(chats, runs, is_next))

@@ -72,6 +72,8 @@ class Scheduler:
         if not self._policy.preempts or first is None or len(self.running) < self.max_running:
             return None
         last = self.last_running()
+        if last.interruption:  # it is about to leave its place
+            return None
         return last if last.options.priority < first.options.priority else None
 
     def start(self, sequence: Sequence) -> None:

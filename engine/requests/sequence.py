@@ -93,12 +93,17 @@ class Sequence:
     @property
     def n_left(self) -> int:
         """Tokens that are not read yet."""
-        return len(self.ids) - (len(self.chat.ids) if self.chat else 0)
+        return len(self.ids) - self._n_read
 
     @property
     def n_to_prefill(self) -> int:
         """Tokens that are to be read in chunks before the reply goes on."""
-        return max(self._decoded_from - (len(self.chat.ids) if self.chat else 0), 0)
+        return max(self._decoded_from - self._n_read, 0)
+
+    @property
+    def _n_read(self) -> int:
+        chat = self.chat  # another thread may ask while it is given back
+        return len(chat.ids) if chat else 0
 
     @property
     def is_scored(self) -> bool:
@@ -129,10 +134,9 @@ class Sequence:
         """Begin, or go on after a pause."""
         self.chat = chat
         if self.n_decoded:
-            self._decoded_from = len(self.ids) - 1
             self.enter(Phase.DECODE)
             return
-        if not self.n_prefilled:
+        if not self.precise_until:  # nothing is read yet
             self.n_cached = len(chat.ids)
         self.n_prefilled = len(chat.ids)
         self.enter(Phase.PREFILL)
@@ -147,6 +151,9 @@ class Sequence:
         """Leave the model to others. Returns the chat, to go on from later."""
         assert self.chat is not None, "it does not run"
         chat, self.chat = self.chat, None
+        # If that is lost meanwhile, it comes back in chunks; what was not read yet is still to be
+        # read as decoding reads.
+        self._decoded_from = max(self._decoded_from, len(chat.ids))
         self.enter(Phase.QUEUED)
         return chat
 

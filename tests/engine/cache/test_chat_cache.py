@@ -75,8 +75,8 @@ class Write:
 
 
 class DictStore:
-    """A store in memory. damaged: loading fails, as with a broken file. is_slow: what is written
-    waits in `writes` for the test to finish it.
+    """A store in memory, of any size. damaged: loading fails, as with a broken file. is_slow: what
+    is written waits in `writes` for the test to finish it.
     """
 
     def __init__(self, groups: Groups) -> None:
@@ -84,6 +84,7 @@ class DictStore:
         self.damaged = False
         self.is_slow = False
         self.writes: list[Write] = []
+        self.limit_bytes = 1 << 40
         self.groups = groups
 
     def longest_prefix(self, ids: Sequence[int]) -> Found | None:
@@ -301,6 +302,20 @@ def test_a_disk_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache.cache.evict(1) > 0
     cache.store.writes[0].finish()
     assert not cache.store.chats
+
+
+def test_what_was_stored_in_time_is_not_given_up_where_nobody_asked_for_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = Cache(20)
+    cache.store.is_slow = True
+    cache.request(text(400, 1))
+    assert cache.cache.evict(1) == 0
+    cache.store.writes[0].finish()
+    monkeypatch.setattr(chat_writer, "_GIVE_UP_S", 0.0)
+    assert cache.cache.evict(1) > 0
+    assert len(cache.store.chats) == 1
+    assert not caplog.records
 
 
 def test_storing_at_the_end_is_bounded_and_begins_with_the_last_used() -> None:

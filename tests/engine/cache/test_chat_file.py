@@ -78,6 +78,16 @@ def test_another_chat_of_the_same_name_is_noticed(tmp_path: Path) -> None:
         read_pages(path, header, empty(1))
 
 
+def test_the_same_chat_with_other_pages_is_noticed(tmp_path: Path) -> None:
+    """As another process may store it, of a model with windows."""
+    path, page = tmp_path / "x.chat", memoryview(bytes(4096))
+    write_chat(path, bytes(32), [1, 2, 3], [page, page])
+    header = read_header(path)
+    write_chat(path, bytes(32), [1, 2, 3], [None, page])
+    with pytest.raises(BadChatFile, match="another chat"):
+        read_pages(path, header, [memoryview(bytearray(4096))], 0)
+
+
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a.chat"
     write_chat(path, KEY, [1], pages_of(1))

@@ -240,6 +240,18 @@ def test_a_full_disk_is_no_error(
     assert cache.longest_prefix(ids)  # the beginning is still there
 
 
+def test_no_thread_more_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    cache = cache_in(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert cache.store(chat(1), pages_for(chat(1))) is None
+    assert not stored(tmp_path)
+    assert store(cache, chat(1))
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_folder_is_read(tmp_path: Path) -> None:
     ids = chat(1)

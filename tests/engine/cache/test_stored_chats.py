@@ -79,6 +79,18 @@ def test_a_chat_that_others_pushed_out_comes_back(make_engine: MakeEngine) -> No
     assert ask(fresh, [*prompt(1), *reply, *prompt(6, 20)]) == (found, 0)
 
 
+def test_a_store_too_small_for_all_keeps_the_last_used_at_the_end(make_engine: MakeEngine) -> None:
+    page_bytes = make_engine(disk_bytes=0)._pool.page_bytes[0]
+    engine = make_engine(disk_bytes=12 * page_bytes)  # two chats of five pages, and a header each
+    for seed in (1, 2, 3):
+        ask(engine, prompt(seed))
+    engine.close()
+    engine = make_engine(disk_bytes=12 * page_bytes)
+    assert ask(engine, prompt(3))[1] == N_PROMPT - 1
+    assert ask(engine, prompt(2))[1] == N_PROMPT - 1
+    assert ask(engine, prompt(1))[1] == 0
+
+
 def test_a_damaged_file_costs_a_read_and_nothing_else(
     make_engine: MakeEngine, tmp_path: Path
 ) -> None:

@@ -4,7 +4,8 @@ the same as if each had been chosen, in fewer runs. On a tiny random model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from engine import (
     Engine,
+    EngineConfig,
     Finished,
     FinishReason,
     Grammar,
@@ -22,7 +24,8 @@ from engine import (
 from engine.cache.chat import Chat, next_of_runs
 from engine.kernels.op import FEW
 from engine.model.model import Model
-from tests.tiny_requests import PROMPT, Listener
+from tests.tiny_gguf import write_tiny_gguf
+from tests.tiny_requests import N_CTX, PROMPT, Listener
 
 COLOUR = {
     "type": "object",
@@ -33,6 +36,25 @@ COLOUR = {
     "required": ["dominant", "intensity"],
     "additionalProperties": False,
 }
+
+
+@pytest.fixture(params=["every page", "a window"])
+def chat_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """One that looks back on everything, and one most of whose layers look back on a window."""
+    path = write_tiny_gguf(tmp_path / "tiny.gguf")
+    if request.param == "a window":
+        path = write_tiny_gguf(
+            path,
+            architecture="gemma3",
+            tokenizer_pre="gpt-2",
+            head_norms="head",
+            post_norms=True,
+            n_layer=7,
+            window=40,
+        )
+    config = EngineConfig(path, disk_bytes=0, n_ctx=N_CTX, prefill_chunk=64, policy="priority")
+    with Engine(config) as engine:
+        yield engine
 
 
 @pytest.fixture
@@ -135,9 +157,54 @@ def test_replies_that_are_written_together_are_those_written_alone(engine: Engin
     assert [ids_of(listener) for listener in together] == alone
 
 
-@pytest.mark.parametrize("n_before", [3, 59, 63])
-def test_rows_of_one_chat_come_out_as_one_by_one(engine: Engine, n_before: int) -> None:
-    """To the last bit, at a page's end too."""
+def test_who_is_preempted_or_cancelled_in_the_middle_of_it(
+    chat_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goes on as if nothing had been: all behind the prompt is read as decoding reads."""
+    engine = chat_engine
+    pattern = "a stretch( and another one of more tokens than are read in one run [0-9]){2}"
+    grammar = Grammar.compile("regex", pattern, engine.tokenizer)
+    alone = ids_of(ask(engine, grammar, 2, max_tokens=200))
+    engine._worker.call(engine._cache.clear).result()
+    prompt, cuts, urgent = PROMPT * 3, [2, 3, 5], []
+    forward, read = engine._model.forward, list[tuple[int, int, bool]]()
+
+    def note(parts: Any, *, precise: bool) -> Any:
+        if len(parts[0].tokens) + parts[0].first_pos > len(PROMPT):
+            read.append((parts[0].first_pos, len(parts[0].tokens), precise))
+        if cuts and len(read) == cuts[0]:
+            cuts.pop(0)
+            urgent.append(Listener())
+            options = RequestOptions(priority=1)
+            engine.submit(PROMPT[::-1], SamplingParams(max_tokens=1), urgent[-1], options)
+        return forward(parts, precise=precise)
+
+    monkeypatch.setattr(engine._model, "forward", note)
+    again = ask(engine, grammar, 2, max_tokens=200)
+    assert ids_of(again) == alone
+    assert len(urgent) == 3
+    assert all(isinstance(listener.last(), Finished) for listener in urgent)
+    behind = [(n, precise) for first, n, precise in read if first >= len(prompt) - 1]
+    assert sum(n for n, _ in behind) == len(alone)
+    assert all(n <= FEW and precise for n, precise in behind)
+    assert max(n for n, _ in behind) > 1
+
+    def cancel(parts: Any, *, precise: bool) -> Any:
+        if len(parts[0].tokens) > 1 and parts[0].first_pos >= len(prompt):
+            engine._worker._scheduler.running[0].generation.cancel()
+        return forward(parts, precise=precise)
+
+    monkeypatch.setattr(engine._model, "forward", cancel)
+    last = ask(engine, grammar, 2, max_tokens=200).last()
+    assert isinstance(last, Finished) and last.finish_reason is FinishReason.CANCELLED
+    monkeypatch.setattr(engine._model, "forward", forward)
+    assert ids_of(ask(engine, grammar, 2, max_tokens=200)) == alone
+
+
+@pytest.mark.parametrize("n_before", [3, 35, 59, 63, 100])
+def test_rows_of_one_chat_come_out_as_one_by_one(chat_engine: Engine, n_before: int) -> None:
+    """To the last bit, at a page's end too, and where a window's beginning comes to one."""
+    engine = chat_engine
     model: Model = engine._model
     text = [PROMPT[i * i % len(PROMPT)] for i in range(n_before + 8)]
 

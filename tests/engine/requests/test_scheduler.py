@@ -9,7 +9,7 @@ import pytest
 from engine import Generation, QueueFull, RequestOptions, SamplingParams
 from engine.requests.policy import POLICIES
 from engine.requests.scheduler import Scheduler
-from engine.requests.sequence import Sequence
+from engine.requests.sequence import Interruption, Sequence
 
 
 class Request(Sequence):
@@ -21,6 +21,7 @@ class Request(Sequence):
         self.options = RequestOptions(priority=priority)
         self.generation = Generation([1], SamplingParams(), print, self.options)
         self.submitted_s, self.work_s = came_s, work_s
+        self.interruption = None
 
 
 def scheduler(policy: str = "fcfs", max_running: int = 1, max_waiting: int = 9) -> Scheduler:
@@ -63,6 +64,9 @@ def test_a_higher_priority_takes_a_place() -> None:
     s.add(equal, lambda: 1.0)
     assert s.to_preempt() is None
     s.add(high, lambda: 1.0)
+    lower.interruption = Interruption.CANCELLED  # leaves anyway; in the queue nobody would end it
+    assert s.to_preempt() is None
+    lower.interruption = None
     assert s.to_preempt() is lower
     s.pause(lower)
     assert s.first_waiting() is high

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from engine import (
     Failed,
     Finished,
     FinishReason,
+    Grammar,
     Phase,
     QueueFull,
     Replaced,
@@ -27,8 +29,9 @@ from engine import (
     TimedOut,
     Token,
 )
+from engine.cache.resident_chats import NoRoom
 from tests.tiny_gguf import FIRST_BYTE
-from tests.tiny_requests import PROMPT, A, Listener, always, run, slow_down
+from tests.tiny_requests import N_CTX, PROMPT, A, Listener, always, run, slow_down
 
 
 def test_requests_are_served_in_order(engine: Engine) -> None:
@@ -390,3 +393,55 @@ def test_an_errand_is_run_by_the_engine_thread(engine: Engine) -> None:
     with pytest.raises(ZeroDivisionError):
         engine._worker.call(lambda: 1 // 0).result(5)
     assert run(engine, PROMPT, always(A, max_tokens=1))[0] == "a"
+
+
+def test_a_request_that_is_over_is_not_paused_where_pages_run_out(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A grammar may end one in a step that has no room for the others: its pages are the room."""
+    config = EngineConfig(model_path, disk_bytes=0, n_ctx=N_CTX, max_running=2)
+    with Engine(config) as engine:
+        slow_down(engine, monkeypatch)
+        other = Listener()
+        engine.submit(PROMPT, always(A, max_tokens=60), other)
+        assert other.started.wait(5)
+        make_room, failed, ended = engine._cache.make_room, [], Listener()
+
+        def no_room(*args: Any) -> None:
+            if ended.started.is_set() and not failed:
+                failed.append(True)
+                raise NoRoom
+            make_room(*args)
+
+        monkeypatch.setattr(engine._cache, "make_room", no_room)
+        grammar = Grammar.compile("regex", "the end", engine.tokenizer)
+        engine.submit(PROMPT[::-1], SamplingParams(), ended, RequestOptions(grammar=grammar))
+        last = ended.last()
+        assert failed
+        assert isinstance(last, Finished)
+        assert (ended.text, last.finish_reason) == ("the end", FinishReason.STOP)
+        last = other.last()
+        assert isinstance(last, Finished)
+        assert last.n_decoded == 60
+        time.sleep(0.1)
+        assert engine.n_running == engine.n_waiting == 0
+        assert sum(isinstance(event, Finished) for event in ended.events) == 1
+
+
+def test_errands_that_follow_each_other_do_not_stop_replies(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_down(engine, monkeypatch)
+    listener, n_run = Listener(), 0
+
+    def errand() -> None:
+        nonlocal n_run
+        n_run += 1
+        if n_run < 10_000 and not listener.ended.is_set():
+            engine._worker.call(errand)
+
+    engine.submit(PROMPT, always(A, max_tokens=9), listener)
+    assert listener.started.wait(5)
+    engine._worker.call(errand)
+    assert isinstance(listener.last(), Finished)
+    assert n_run < 1000
