@@ -76,7 +76,7 @@ def _read_run(op, batch, thread, n_threads):
     n_turns = (o.n_out + turn - 1) // turn
     while True:
         item = take(op, 1)
-        if item >= n_present * n_turns:
+        if item >= n_present * n_turns or cancelled(batch):
             break
         expert, first = read_i32(o.present + 4 + item // n_turns * 4), item % n_turns * turn
         n = min(turn, o.n_out - first)

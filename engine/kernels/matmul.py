@@ -97,7 +97,7 @@ def matmul(op, batch, thread, n_threads):
         turn = max(min(turn, most, _MOST_ROWS), L)
         while True:
             first = take(op, turn)
-            if first >= o.n_out:
+            if first >= o.n_out or cancelled(batch):
                 break
             n = min(turn, o.n_out - first)
             w = o.weight + first * o.row_bytes

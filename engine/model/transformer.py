@@ -193,8 +193,8 @@ class Transformer:
         c = self.config
         n_vocab = (output.n_out + 15) // 16 * 16
         logits = self.writer.floats(n_vocab)
-        # The output is where rounding the input to 8 bits costs most (a quarter of all the
-        # divergence from f32), and where two planes cost least: few rows need logits.
+        # The output is where rounding the input to 8 bits costs most: a quarter of all the
+        # divergence from f32. A few rows are read as in decoding, more in two planes.
         rows: dict[str, Any] = {"rows_out": 1, "planes": 2}
         scaled = norm.scaled(c.logit_scale) if c.logit_scale != 1.0 else norm
         self.writer.norm(scaled, self.stream, (output,), eps=c.stream_eps, out=self.normed, **rows)

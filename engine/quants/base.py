@@ -41,7 +41,7 @@ class QuantType:
     dot4:       (w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes): the same for four input
                 rows, x_bytes apart, to four rows of out, out_bytes apart; weights are decoded once.
                 Each result equals dot's, to the last bit.
-    unpack:     (w, row_bytes, n_rows, k0, kn, tile): columns k0..k0+kn of up to L rows to a tile
+    unpack:     (w, row_bytes, n_rows, k0, kn, tile): columns k0..k0+kn of up to N rows to a tile
                 (kernels/tile.py). Rows beyond n_rows repeat the last one.
     tile_dot:   the product that suits the tile (kernels/tile.py).
     """

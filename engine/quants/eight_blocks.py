@@ -146,11 +146,9 @@ def five_bits(qs, qh, step):
 
 @inline
 def looked_up(qs, step, table):
-    """Those that the 256 nibbles choose from a table of sixteen: a tile."""
+    """Those that the 256 nibbles choose from a table of sixteen: four vectors."""
     w0, w1, w2, w3 = _nibbles(qs, step)
-    return four_vectors(
-        look_up(w0, table), look_up(w1, table), look_up(w2, table), look_up(w3, table)
-    )
+    return look_up(w0, table), look_up(w1, table), look_up(w2, table), look_up(w3, table)
 
 
 # Some CPUs do not multiply bytes above 127 as unsigned: there they are signed.

@@ -12,7 +12,7 @@ import numpy as np
 
 from engine.jit import inline
 from engine.kernels.op import part
-from engine.kernels.simd import ANY_U8, Lanes, look_up, read_f16
+from engine.kernels.simd import ANY_U8, Lanes, four_vectors, look_up, read_f16
 from engine.kernels.tile import tile_dot_8bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.eight_blocks import dot4_eights, dot_eights, f16_scales, looked_up
@@ -49,7 +49,7 @@ def _eight_scales(blocks):
 
 @inline
 def _eight_weights(blocks):
-    return looked_up(blocks + 2, BYTES, _TABLE)
+    return four_vectors(*looked_up(blocks + 2, BYTES, _TABLE))
 
 
 @part(6)

@@ -1,5 +1,5 @@
-"""Blocks of 256 weights in eight groups of 32 or sixteen of 16 (Q2_K to Q6_K, IQ and TQ types), or
-eight blocks of 32 taken as one (the others): the loops over them.
+"""Blocks of 256 weights in eight groups of 32 or sixteen of 16 (Q2_K to Q6_K, IQ and TQ types):
+their products with a run of inputs, and tiles of them.
 
 A type tells how its block is unpacked, in two functions:
 

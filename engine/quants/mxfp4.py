@@ -16,6 +16,7 @@ from engine.kernels.simd import (
     Lanes,
     convert,
     f32x8,
+    four_vectors,
     i32x8,
     load_pieces,
     look_up,
@@ -31,7 +32,7 @@ from engine.kernels.simd import (
 from engine.kernels.tile import tile_dot_5bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.eight_blocks import dot4_eights, dot_eights, looked_up, of_columns, places
-from engine.quants.layouts import nibbles
+from engine.quants.layouts import at_most_32, nibbles
 from engine.quants.nibble_tables import unpack_nibble_tables
 
 BLOCK = np.dtype([("e", "u1"), ("qs", "u1", 16)])
@@ -68,7 +69,7 @@ def _eight_scales(blocks):
 
 @inline
 def _eight_weights(blocks):
-    return looked_up(blocks + 1, BYTES, BIASED)
+    return four_vectors(*at_most_32(*looked_up(blocks + 1, BYTES, BIASED)))
 
 
 @part(6)

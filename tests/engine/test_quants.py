@@ -5,6 +5,10 @@ and tile product.
 from __future__ import annotations
 
 import ctypes
+import mmap
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import gguf
@@ -12,6 +16,7 @@ import numpy as np
 import pytest
 
 from engine.jit import Native
+from engine.kernels.simd import L
 from engine.kernels.tile import K_CHUNK, N, T, tile_bytes
 from engine.quants import QUANTS
 from engine.quants.base import FewInput, QuantType
@@ -167,9 +172,12 @@ def test_dot_of_odd_number_of_blocks(quant: QuantType) -> None:
 
 
 @types
-def test_dot4_equals_dot_to_the_last_bit(quant: QuantType) -> None:
-    """A chat must say the same alone and beside others."""
-    n_rows, n_in = 5, max(quant.block_size, 32) * 3
+@pytest.mark.parametrize("n_rows, n_runs", [(5, 0), (L + 3, 17)])
+def test_dot4_equals_dot_to_the_last_bit(quant: QuantType, n_rows: int, n_runs: int) -> None:
+    """A chat must say the same alone and beside others. Long rows are read in chunks of runs of
+    256, many weight rows a few at a time.
+    """
+    n_in = 256 * n_runs + max(quant.block_size, 32) * 3
     weights = random_weights(quant, n_rows, n_in)
     x = np.random.default_rng(1).standard_normal((4, n_in)).astype(np.float32)
     rows, _ = input_rows(quant.few_input, x)
@@ -184,6 +192,41 @@ def test_dot4_equals_dot_to_the_last_bit(quant: QuantType) -> None:
     for row, out in zip(rows, alone, strict=True):
         call(quant.dot, address, row_bytes, n_rows, n_in, row.ctypes.data, out.ctypes.data)
     np.testing.assert_array_equal(together[:, :n_rows], alone)
+
+
+@types
+def test_nothing_behind_the_weights_or_the_inputs_is_read(quant: QuantType) -> None:
+    """The file may end there, and with it the memory: a read beyond kills the process."""
+    n_rows, n_in = 3, max(quant.block_size, 32) * 3
+    row_bytes = quant.row_bytes(n_in)
+    x = np.random.default_rng(1).standard_normal((4, n_in)).astype(np.float32)
+    rows, _ = input_rows(quant.few_input, x)
+    with before_the_end(random_weights(quant, n_rows, n_in)) as w, before_the_end(rows) as at:
+        out, tile = np.zeros((4, n_rows), np.float32), np.zeros(tile_bytes(quant.group), np.uint8)
+        call(quant.dot, w, row_bytes, n_rows, n_in, at, out.ctypes.data)
+        to = out.ctypes.data, out.strides[0]
+        call(quant.dot4, w, row_bytes, n_rows, n_in, at, rows.strides[0], *to)
+        call(quant.unpack, w, row_bytes, n_rows, 0, n_in, tile.ctypes.data)
+    assert np.isfinite(out).all()
+
+
+@contextmanager
+def before_the_end(data: np.ndarray) -> Iterator[int]:
+    """Address of a copy whose last byte is the last one of a file's mapped pages; the next page is
+    past the end of the file, and to touch it is a bus error.
+    """
+    page = mmap.PAGESIZE
+    n_bytes = -(-data.nbytes // page) * page
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(n_bytes - data.nbytes) + data.tobytes())
+        file.truncate(n_bytes + page)
+        with mmap.mmap(file.fileno(), n_bytes + page) as memory:
+            file.truncate(n_bytes)
+            start = ctypes.c_char.from_buffer(memory)
+            try:
+                yield ctypes.addressof(start) + n_bytes - data.nbytes
+            finally:
+                del start
 
 
 @types

@@ -109,9 +109,7 @@ from engine.kernels.simd.vectors import (
     f32x8,
     f32x16,
     f32xL,
-    i8x4L,
     i8x16,
-    i8x32,
     i8x64,
     i8xL,
     i16x2L,
@@ -130,7 +128,6 @@ from engine.kernels.simd.vectors import (
     u16x32,
     u32x4,
     u32x8,
-    u32x16,
 )
 
 __all__ = [
@@ -160,9 +157,7 @@ __all__ = [
     "fma",
     "fma_rows",
     "four_vectors",
-    "i8x4L",
     "i8x16",
-    "i8x32",
     "i8x64",
     "i8xL",
     "i16x2L",
@@ -237,7 +232,6 @@ __all__ = [
     "u16x32",
     "u32x4",
     "u32x8",
-    "u32x16",
     "upper",
     "where_less",
     "widen_f16",

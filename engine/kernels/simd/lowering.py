@@ -174,25 +174,6 @@ def dot_plain(builder, acc, extend, w, x):
     return acc
 
 
-def products_i16(builder, w, x):
-    """Products of i16, neighbours added, in i32."""
-    n = w.type.count // 2
-    i32s = ir.VectorType(I32, n)
-    if PROFILE.machine == "x86_64":
-        if n > L:
-            return in_halves(builder, products_i16, w, x)
-        name = {
-            4: "llvm.x86.sse2.pmadd.wd",
-            8: "llvm.x86.avx2.pmadd.wd",
-            16: "llvm.x86.avx512.pmaddw.d.512",
-        }[n]
-        return call(builder, name, i32s, [w, x])
-    wide = ir.VectorType(I32, 2 * n)
-    product = builder.mul(builder.sext(w, wide), builder.sext(x, wide))
-    even = shuffle(builder, product, product, range(0, 2 * n, 2))
-    return builder.add(even, shuffle(builder, product, product, range(1, 2 * n, 2)))
-
-
 def in_halves(builder, op, *args):
     """op(builder, ...) of the lower halves of vectors, then of the upper ones, joined."""
     parts = [halves(builder, a) for a in args]
@@ -265,23 +246,22 @@ def widen_f16(builder, h, vec_ir):
     return builder.bitcast(builder.or_(builder.bitcast(scaled, i32), sign), vec_ir)
 
 
-def choose_by_bits(builder, vec, address, first, yes, no):
+def choose_by_bits(builder, vec, address, yes, no):
     """A vector that holds `yes` in the lanes whose bit is set, `no` in the others.
 
-    Lane 0 takes bit number `first` of those at address, lane 1 the next, and so on. A CPU with mask
-    registers takes the bits as they are. Another one gives each lane the byte or word that holds
-    its bit, and compares.
+    Lane 0 takes the first bit at address, lane 1 the next, and so on. A CPU with mask registers
+    takes the bits as they are. Another one gives each lane the byte or word that holds its bit, and
+    compares.
     """
     n, elem = vec.n, vec.ir.element
     if PROFILE.lanes == 16:
-        at = builder.add(address, ir.IntType(64)(first // 8))
-        is_set = builder.bitcast(load(builder, at, ir.IntType(n)), ir.VectorType(ir.IntType(1), n))
+        bits = load(builder, address, ir.IntType(n))
+        is_set = builder.bitcast(bits, ir.VectorType(ir.IntType(1), n))
     else:
         width = elem.width
-        at = builder.add(address, ir.IntType(64)(first // width * (width // 8)))
-        words = load(builder, at, ir.VectorType(elem, max(1, n // width)))
+        words = load(builder, address, ir.VectorType(elem, n // width))
         own = shuffle(builder, words, words, [i // width for i in range(n)])
-        bit = ir.Constant(vec.ir, [1 << (first + i) % width for i in range(n)])
+        bit = ir.Constant(vec.ir, [1 << i % width for i in range(n)])
         is_set = builder.icmp_unsigned("==", builder.and_(own, bit), bit)
     yes, no = (ir.Constant(vec.ir, [value] * n) for value in (yes, no))
     return builder.select(is_set, yes, no)

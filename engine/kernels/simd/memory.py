@@ -86,23 +86,11 @@ def load_bf16(typingctx, kind, address):
 
 @intrinsic
 def load_wide(typingctx, kind, address):
-    """Bytes at address, widened to i16 (sign kept) or u16 (zeros above).
-
-    kind: a vector, or a tile of neighbours.
-    """
-    vec = kind.of if isinstance(kind.of, Vec) else kind.of.vec
+    """Bytes at address, widened to the unsigned integer vector type `kind`."""
 
     def codegen(_context, builder, _sig, args):
-        def read(at):
-            narrow = ll.load(builder, at, ir.VectorType(ir.IntType(8), vec.n))
-            return (builder.zext if vec.elem == "u16" else builder.sext)(narrow, vec.ir)
-
-        if isinstance(kind.of, Vec):
-            return read(args[1])
-        step = ir.IntType(64)(vec.n)
-        return ll.tile(
-            builder, kind.of, [read(at) for at in ll.rows(builder, args[1], step, kind.of.n)]
-        )
+        narrow = ll.load(builder, args[1], ir.VectorType(ir.IntType(8), kind.of.n))
+        return builder.zext(narrow, kind.of.ir)
 
     return kind.of(kind, types.int64), codegen
 
@@ -122,18 +110,14 @@ def load_twice(typingctx, kind, address):
 def load_bits(typingctx, kind, address, yes, no):
     """For each bit at address, the lowest first, a literal: `yes` where it is set, else `no`.
 
-    kind: an integer vector, or a tile of neighbours.
+    kind: an integer vector type.
     """
     if not isinstance(yes, types.IntegerLiteral) or not isinstance(no, types.IntegerLiteral):
         return None
-    vec, n_vectors = (kind.of, 1) if isinstance(kind.of, Vec) else (kind.of.vec, kind.of.n)
 
     def codegen(_context, builder, _sig, args):
         choice = yes.literal_value, no.literal_value
-        vectors = [
-            ll.choose_by_bits(builder, vec, args[1], i * vec.n, *choice) for i in range(n_vectors)
-        ]
-        return vectors[0] if isinstance(kind.of, Vec) else ll.tile(builder, kind.of, vectors)
+        return ll.choose_by_bits(builder, kind.of, args[1], *choice)
 
     return kind.of(kind, types.int64, yes, no), codegen
 

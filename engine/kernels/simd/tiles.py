@@ -200,7 +200,10 @@ def scale_rows(typingctx, tile, address):
 
 @intrinsic
 def interleave(typingctx, rows, out, n):
-    """Transpose n rows (a literal) of eight 32-bit values at `rows` to eight rows of n at `out`."""
+    """Transpose n rows of eight 32-bit values at `rows` to eight rows of n at `out`.
+
+    n: a literal, a multiple of 8.
+    """
     if not isinstance(n, types.IntegerLiteral):
         return None
     n_rows = n.literal_value
@@ -221,13 +224,10 @@ def interleave(typingctx, rows, out, n):
 
 
 def _transpose(builder, rows):
-    """Rows of eight values (4 or 8 of them) to eight columns."""
+    """Eight rows of eight values to eight columns."""
     # A butterfly: the step of width w merges vectors i and i | w, which swaps bit w of each value's
     # vector number with bit w of its lane number. After all three bits the two are exchanged.
-    vectors, n = list(rows), len(rows)
-    if n == 4:
-        pad = ir.Constant(rows[0].type, ir.Undefined)
-        vectors += [pad] * 4
+    vectors = list(rows)
     for width in (4, 2, 1):
         merged = list(vectors)
         for i in range(8):
@@ -241,6 +241,4 @@ def _transpose(builder, rows):
                 ll.shuffle(builder, a, b, high),
             )
         vectors = merged
-    if n == 4:
-        vectors = [ll.shuffle(builder, v, v, range(4)) for v in vectors]
     return vectors

@@ -20,8 +20,8 @@ from engine.kernels.tile import N, T
         (tiles.tile_dot_5bit, 31, 32),
         (tiles.tile_dot_5bit_16, 31, 16),
         (tiles.tile_dot_6bit_16, 63, 16),
-        (tiles.tile_dot_7bit, 128, 32),
-        (tiles.tile_dot_7bit_16, 128, 16),
+        (tiles.tile_dot_7bit, 127, 32),
+        (tiles.tile_dot_7bit_16, 127, 16),
     ],
     ids=lambda v: getattr(v, "name", None),
 )
