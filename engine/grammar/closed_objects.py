@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from engine.grammar.json_schema import subschemas
+from engine.grammar.schema_shape import subschemas
 
 _SAYS_WHICH: Final = ("additionalProperties", "patternProperties", "const", "enum")
 
@@ -41,6 +41,6 @@ def _is_open(part: dict[str, Any]) -> bool:
         isinstance(properties, dict)
         and bool(properties)
         and not any(keyword in part for keyword in _SAYS_WHICH)
-        and set(map(str, part.get("required", ()))) <= set(properties)
+        and set(part.get("required", ())) <= set(properties)
         and part.get("minProperties", 0) <= len(properties)
     )

@@ -25,7 +25,7 @@ _IDLE: Final[Mapping[str, tuple[Any, ...]]] = {
     "not": (False,),
     "exclusiveMinimum": (False,),  # draft 4
     "exclusiveMaximum": (False,),
-    "required": ([], None),
+    "required": ([],),
 }
 # keyword -> those without which it means nothing.
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -79,6 +79,8 @@ def _plain(value: Any) -> Any:
 
 
 def _is_idle(keyword: str, value: Any, schema: Mapping[str, Any]) -> bool:
+    if value is None and keyword not in ("const", "default"):  # as programs write what they lack
+        return True
     if keyword == "format":
         return _is_note(value, schema)
     if needed := _NEEDED.get(keyword):

@@ -22,6 +22,10 @@ TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
         ({"type": "object", "required": [], "dependentRequired": {}}, {"type": "object"}),
         ({"type": "integer", "not": False, "then": {"const": 1}}, {"type": "integer"}),
         ({"type": "integer", "if": {"const": 1}}, {"type": "integer"}),
+        # nulls, as programs write a field that they leave empty
+        ({"type": "object", "properties": None, "required": None}, {"type": "object"}),
+        ({"type": "array", "items": None, "format": None}, {"type": "array"}),
+        ({"const": None, "default": None}, {"const": None, "default": None}),
         # draft 4, OpenAPI 3.0
         ({"minimum": 3, "exclusiveMinimum": True}, {"exclusiveMinimum": 3}),
         ({"maximum": 3, "exclusiveMaximum": False}, {"maximum": 3}),
