@@ -62,8 +62,8 @@ def plain_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """
     plain = {}
     for keyword, value in schema.items():
-        if keyword in NAMED and isinstance(value, dict):
-            value = {name: _plain(inner) for name, inner in value.items()}
+        if keyword in NAMED and isinstance(value, dict | None):
+            value = {name: _plain(inner) for name, inner in (value or {}).items()}
         elif isinstance(value, list) and (keyword in SEVERAL or keyword == "items"):
             value = [_plain(inner) for inner in value]
         elif keyword in ONE:

@@ -23,7 +23,10 @@ TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
         ({"type": "integer", "not": False, "then": {"const": 1}}, {"type": "integer"}),
         ({"type": "integer", "if": {"const": 1}}, {"type": "integer"}),
         # nulls, as programs write a field that they leave empty
-        ({"type": "object", "properties": None, "required": None}, {"type": "object"}),
+        (
+            {"type": "object", "properties": None, "required": None},
+            {"type": "object", "properties": {}},  # as of a tool without arguments
+        ),
         ({"type": "array", "items": None, "format": None}, {"type": "array"}),
         ({"const": None, "default": None}, {"const": None, "default": None}),
         # draft 4, OpenAPI 3.0
