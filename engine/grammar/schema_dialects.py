@@ -52,6 +52,14 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "uint32": (0, 2**32 - 1),
     "uint64": (0, 2**53),
 }
+# zod's pattern of mail addresses, in two spellings, holds look-aheads (no dot first, no two in a
+# row), which grammars do not know -> the same without.
+_PATTERNS: Final[Mapping[str, str]] = {
+    rf"^(?!\.)(?!.*\.\.)([{az}0-9_'+\-\.]*)[{az}0-9_+-]@([{az}0-9][{az}0-9\-]*\.)+[{az}]{{2,}}$": (
+        rf"^([{az}0-9_'+\-]+\.?)*[{az}0-9_+-]@([{az}0-9][{az}0-9\-]*\.)+[{az}]{{2,}}$"
+    )
+    for az in ("A-Za-z", "a-zA-Z")
+}
 _NOTES: Final = frozenset({"password", "binary", "float", "double", "decimal"})
 
 
@@ -68,6 +76,8 @@ def plain_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
             value = [_plain(inner) for inner in value]
         elif keyword in ONE:
             value = _plain(value)
+        elif keyword == "pattern":
+            value = _PATTERNS.get(value, value)
         if not _is_idle(keyword, value, schema):
             plain[keyword] = value
     return _with_numeric_format(_with_exclusive_bounds(plain))
