@@ -262,7 +262,7 @@ def test_the_middle(client: openai.OpenAI, is_qwen: bool) -> None:
 @pytest.mark.parametrize(
     "setting",
     [
-        *({"top_k": 1}, {"min_p": 0.99}, {"top_n_sigma": 0.0001}, {"typical_p": 0.9}),
+        *({"top_k": 1}, {"min_p": 1.0}, {"top_n_sigma": 0.0001}, {"typical_p": 0.9}),
         *({"xtc_probability": 0.0}, {"dry_multiplier": 0.8}, {"mirostat": 2}, {"mirostat": 1}),
         *({"repeat_penalty": 1.2, "repeat_last_n": 32}, {"dynatemp_range": 0.5}),
     ],

@@ -39,7 +39,7 @@ def main(mode: str = "ok", script: str = "usual", **overrides: dict[str, Any]) -
             raise KeyError("llama.\ncontext_length")
         engine = FakeEngine(SCRIPTS[script])
         if mode == "stubborn":
-            engine.close = lambda timeout_s=2.0: threading.Event().wait()  # type: ignore[assignment]
+            engine.close = lambda **_: threading.Event().wait()  # type: ignore[assignment]
         return engine
 
     return serve(load_config(overrides=overrides), make_engine)

@@ -21,6 +21,7 @@ from engine import (
     SamplingParams,
     Token,
 )
+from engine.requests import runner
 from engine.sampling.logprobs import LogProbs
 from tests.reference import ReferenceModel
 from tests.tiny_gguf import write_tiny_gguf
@@ -96,13 +97,11 @@ def events_of(engine: Engine, params: SamplingParams, options: RequestOptions) -
 def test_tokens_and_prompt_are_scored_as_the_reference_does(
     float_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import engine.requests.runner
-
     params = SamplingParams(temperature=0.9, max_tokens=6, n_probs=3, seed=1, ignore_eos=True,
                             logit_bias={PROMPT[0]: 5.0}, repeat_penalty=1.3)  # fmt: skip
     with Engine(EngineConfig(float_model, n_ctx=128)) as opened:
         n_vocab = opened.tokenizer.n_vocab
-        monkeypatch.setattr(engine.runner, "_SCORE_BYTES", 5 * 4 * n_vocab)  # five rows at once
+        monkeypatch.setattr(runner, "_SCORE_BYTES", 5 * 4 * n_vocab)  # five rows at once
         list(opened.generate(PROMPT, params))  # so that the prompt is in the cache
         events = events_of(opened, params, RequestOptions(prompt_logprobs=True))
 
