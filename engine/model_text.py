@@ -33,7 +33,9 @@ class ModelText:
         self._infill = InfillTokens.of(self.tokenizer.vocabulary)
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Token ids of a raw completion prompt. Special tokens' texts in it stay text."""
+        """Token ids of a raw completion prompt. Whoever writes one may mean special tokens by their
+        texts: they count.
+        """
         return self.tokenizer.encode_prompt(text)
 
     @property

@@ -6,6 +6,7 @@ Knows h11's errors; which shape an error has on a route that was reached is the 
 
 from __future__ import annotations
 
+import re
 import sys
 from email.utils import formatdate
 from http import HTTPStatus
@@ -16,6 +17,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from server.body import LINGER_S
 from server.errors import ApiError, openai_error
+
+_REPR = re.compile(r"""bytearray\(b['"](.*)['"]\)""")  # in h11's messages: the bytes that it means
 
 
 class HttpProtocol(H11Protocol):
@@ -45,7 +48,8 @@ class HttpProtocol(H11Protocol):
 
     def _refuse(self, cause: BaseException | None) -> None:
         status = HTTPStatus(getattr(cause, "error_status_hint", 400))
-        error = ApiError(status, f"this is not valid HTTP/1.1: {cause}", code="invalid_http")
+        problem = _REPR.sub(r"'\1'", str(cause))
+        error = ApiError(status, f"this is not valid HTTP/1.1: {problem}", code="invalid_http")
         record = self._request_state().get("record")
         body = (record.error_object if record else openai_error)(error).wire().encode()
         headers = {

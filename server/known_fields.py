@@ -11,7 +11,8 @@ from typing import Any
 
 from server.errors import ApiError
 
-# Known and not supported -> the values that ask for nothing. Any other value is a 400.
+# Known and not supported -> the values that ask for nothing, or for a style at most, which a model
+# may heed or not. Any other value is a 400.
 # OpenAI's come first, then llama.cpp's, then vLLM's, mlx-lm's and Ollama's.
 INACTIVE: dict[str, tuple[Any, ...]] = {
     "audio": (),
@@ -19,7 +20,7 @@ INACTIVE: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "modalities": (["text"],),
     "moderation": (),
-    "verbosity": ("medium",),
+    "verbosity": ("low", "medium", "high"),
     "web_search_options": (),
     "adaptive_target": (-1, -1.0),
     "cache_prompt": (True,),

@@ -223,6 +223,9 @@ def _checked(engine: Engine, ids: Sequence[int]) -> list[int]:
 
 
 def _echo(engine: Engine, prompt: TextPrompt, ids: list[int]) -> Echo:
-    n_hidden = len(engine.encode_prompt("")) if isinstance(prompt.text, str) else 0  # BOS
-    text = prompt.text if isinstance(prompt.text, str) else engine.decode(ids)
-    return Echo(text, n_hidden)
+    if not isinstance(prompt.text, str):
+        return Echo(engine.decode(ids), 0)
+    bos = engine.encode_prompt("")
+    name = b"".join(map(engine.token_bytes, bos)).decode()
+    is_written = name and prompt.text.startswith(name)
+    return Echo(prompt.text, 0 if is_written else len(bos))

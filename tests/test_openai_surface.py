@@ -287,6 +287,20 @@ def test_an_echo_has_the_prompts_logprobs(client: openai.OpenAI, engine: Engine)
         assert again.text[offset:].startswith(token)
 
 
+def test_a_raw_prompt_may_hold_special_tokens(client: openai.OpenAI, engine: Engine) -> None:
+    """As editors and frontends write the chat, or a gap to fill, by themselves."""
+    asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    reply = text(client, asked, max_tokens=12, logprobs=0, echo=True)
+    ids = engine.encode_prompt(asked)
+    control = engine.tokenizer.vocabulary.control
+    assert ids.count(control["<|im_start|>"]) == 2 and ids.count(control["<|im_end|>"]) == 1
+    assert reply.usage.prompt_tokens == len(ids)
+    [choice] = reply.choices
+    assert choice.text.startswith(asked) and "Paris" in choice.text
+    assert "".join(choice.logprobs.tokens).startswith(asked)
+    assert choice.logprobs.text_offset[:2] == [0, len("<|im_start|>")]
+
+
 def test_a_begun_reply_goes_on(client: openai.OpenAI) -> None:
     begun = {"role": "assistant", "content": "The capital of France is"}
     ask = {"role": "user", "content": "What is the capital of France?"}

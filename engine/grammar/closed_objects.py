@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from engine.grammar.json_schema import subschemas
+from engine.grammar.schema_shape import subschemas
 
+_SCALARS: Final = ("string", "integer", "number", "boolean", "null")
 _SAYS_WHICH: Final = ("additionalProperties", "patternProperties", "const", "enum")
 
 
@@ -27,12 +28,20 @@ def close_objects(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_laid_over_another(part: dict[str, Any]) -> bool:
-    """Two schemas for one value. A `oneOf` counts too: what only one of the closed ones allows,
-    two of the open ones may.
+    """Two schemas for one value. A `oneOf` of objects counts too: what only one of the closed ones
+    allows, two of the open ones may.
     """
     others = sum(keyword in part for keyword in ("$ref", "anyOf", "allOf", "oneOf"))
     is_named = "properties" in part or "required" in part
-    return "oneOf" in part or len(part.get("allOf", ())) > 1 or others + is_named > 1
+    overlaps = not all(map(_is_scalar, part.get("oneOf", ())))
+    return overlaps or len(part.get("allOf", ())) > 1 or others + is_named > 1
+
+
+def _is_scalar(part: Any) -> bool:
+    """Whether no object can be in it that closing would change."""
+    if not isinstance(part, dict):
+        return part is False
+    return "const" in part or "enum" in part or part.get("type") in _SCALARS
 
 
 def _is_open(part: dict[str, Any]) -> bool:
@@ -41,6 +50,6 @@ def _is_open(part: dict[str, Any]) -> bool:
         isinstance(properties, dict)
         and bool(properties)
         and not any(keyword in part for keyword in _SAYS_WHICH)
-        and set(map(str, part.get("required", ()))) <= set(properties)
+        and set(part.get("required", ())) <= set(properties)
         and part.get("minProperties", 0) <= len(properties)
     )

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from engine.errors import InvalidRequest
 from engine.grammar.schema_dialects import NAMED, ONE, SEVERAL, plain_schema
+from engine.grammar.schema_shape import check_shape, subschemas
 
 Schema = Mapping[str, Any] | bool
 
@@ -53,8 +54,7 @@ def check_schema(schema: Any, param: str) -> dict[str, Any]:
     if isinstance(schema, bool):
         schema = {} if schema else {"enum": []}
     _check_depth(schema, param)
-    if not isinstance(schema, dict):
-        raise InvalidRequest(f"{param}: a JSON schema is an object, not {_kind(schema)}", param)
+    check_shape(schema, param)
     plain = plain_schema(schema)
     _check_keywords(plain, param)
     return plain
@@ -63,15 +63,8 @@ def check_schema(schema: Any, param: str) -> dict[str, Any]:
 def _check_keywords(schema: dict[str, Any], param: str) -> None:
     """Raises InvalidRequest."""
     for path, subschema in subschemas(schema):
-        if isinstance(subschema, dict):
-            if problem := _problem(subschema):
-                raise InvalidRequest(f"{param}: {problem}, at {path}", param)
-        elif not isinstance(subschema, bool):
-            raise InvalidRequest(
-                f"{param}: a JSON schema is an object or a boolean, not {_kind(subschema)}, "
-                f"at {path}",
-                param,
-            )
+        if isinstance(subschema, dict) and (problem := _problem(subschema)):
+            raise InvalidRequest(f"{param}: {problem}, at {path}", param)
     if sum("$ref" in s for _, s in subschemas(schema) if isinstance(s, dict)) > _MAX_REFS:
         raise InvalidRequest(f"{param}: more than {_MAX_REFS} '$ref' in one schema", param)
     if _is_endless(schema):
@@ -94,32 +87,13 @@ def _problem(schema: dict[str, Any]) -> str | None:
             f"of {', '.join(sorted(_FORMATS))}"
         )
     # A grammar does not see that a name comes twice, so of the others it can demand only one.
-    required = schema.get("required")
-    n_required = len(set(map(str, required))) if isinstance(required, list) else 0
-    at_least = schema.get("minProperties")
-    if isinstance(at_least, int) and at_least > n_required + 1:
+    n_required = len(set(schema.get("required", ())))
+    at_least = schema.get("minProperties", 0)
+    if at_least > n_required + 1:
         return (
             f"'minProperties': {at_least} cannot be enforced with {n_required} names in 'required'"
         )
     return None
-
-
-def subschemas(schema: Any) -> Iterator[tuple[str, Any]]:
-    """Every schema in a schema, itself first, with its place as a JSON pointer."""
-    todo = [("#", schema)]
-    while todo:
-        path, schema = todo.pop()
-        yield path, schema
-        if not isinstance(schema, dict):
-            continue
-        for keyword, value in schema.items():
-            here = f"{path}/{keyword}"
-            if keyword in NAMED and isinstance(value, dict):
-                todo += [(f"{here}/{name}", inner) for name, inner in value.items()]
-            elif keyword in SEVERAL or (keyword == "items" and isinstance(value, list)):
-                todo += [(f"{here}/{i}", inner) for i, inner in enumerate(_list(value))]
-            elif keyword in ONE:
-                todo.append((here, value))
 
 
 def _is_endless(root: dict[str, Any]) -> bool:
@@ -192,8 +166,3 @@ def _check_depth(value: Any, param: str) -> None:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _kind(value: Any) -> str:
-    names = {list: "an array", str: "a string", int: "a number", float: "a number"}
-    return "null" if value is None else names.get(type(value), "a boolean")

@@ -25,7 +25,7 @@ _IDLE: Final[Mapping[str, tuple[Any, ...]]] = {
     "not": (False,),
     "exclusiveMinimum": (False,),  # draft 4
     "exclusiveMaximum": (False,),
-    "required": ([], None),
+    "required": ([],),
 }
 # keyword -> those without which it means nothing.
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -52,6 +52,14 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "uint32": (0, 2**32 - 1),
     "uint64": (0, 2**53),
 }
+# zod's pattern of mail addresses, in two spellings, holds look-aheads (no dot first, no two in a
+# row), which grammars do not know -> the same without.
+_PATTERNS: Final[Mapping[str, str]] = {
+    rf"^(?!\.)(?!.*\.\.)([{az}0-9_'+\-\.]*)[{az}0-9_+-]@([{az}0-9][{az}0-9\-]*\.)+[{az}]{{2,}}$": (
+        rf"^([{az}0-9_'+\-]+\.?)*[{az}0-9_+-]@([{az}0-9][{az}0-9\-]*\.)+[{az}]{{2,}}$"
+    )
+    for az in ("A-Za-z", "a-zA-Z")
+}
 _NOTES: Final = frozenset({"password", "binary", "float", "double", "decimal"})
 
 
@@ -62,12 +70,14 @@ def plain_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """
     plain = {}
     for keyword, value in schema.items():
-        if keyword in NAMED and isinstance(value, dict):
-            value = {name: _plain(inner) for name, inner in value.items()}
+        if keyword in NAMED and isinstance(value, dict | None):
+            value = {name: _plain(inner) for name, inner in (value or {}).items()}
         elif isinstance(value, list) and (keyword in SEVERAL or keyword == "items"):
             value = [_plain(inner) for inner in value]
         elif keyword in ONE:
             value = _plain(value)
+        elif keyword == "pattern":
+            value = _PATTERNS.get(value, value)
         if not _is_idle(keyword, value, schema):
             plain[keyword] = value
     return _with_numeric_format(_with_exclusive_bounds(plain))
@@ -79,6 +89,8 @@ def _plain(value: Any) -> Any:
 
 
 def _is_idle(keyword: str, value: Any, schema: Mapping[str, Any]) -> bool:
+    if value is None and keyword not in ("const", "default"):  # as programs write what they lack
+        return True
     if keyword == "format":
         return _is_note(value, schema)
     if needed := _NEEDED.get(keyword):

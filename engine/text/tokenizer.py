@@ -126,7 +126,7 @@ class Tokenizer:
 
         add_special:   begin with BOS and end with EOS if the model wants them; a BOS that stands
                        there is not doubled.
-        parse_special: read control tokens in the text. Only for text that no user wrote.
+        parse_special: read control tokens in the text. Not for the text of a message.
         Raises InvalidRequest when the text is not Unicode (a lone surrogate), or holds a byte that
         the vocabulary has no token for.
         """
@@ -138,9 +138,9 @@ class Tokenizer:
 
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a text to be continued: never ends with EOS, whatever the file says, as
-        nothing would follow. Control tokens' texts stay text. Raises InvalidRequest as `encode`.
+        nothing would follow. Its control tokens count. Raises InvalidRequest as `encode`.
         """
-        return self._encode(self._added_words.split(text), True)
+        return self._encode(self._special.split(text), True)
 
     def encode_template(self, rendered: str) -> list[int]:
         """Token ids of a rendered chat template: its control tokens count, shielded ones do not.

@@ -28,9 +28,9 @@ def allowed_types(schema: Any, root: Any, depth: int = 0) -> frozenset[str]:
         names = [named] if isinstance(named, str) else named if isinstance(named, list) else ALL
         allowed &= {"number" if name == "integer" else name for name in names}
     if isinstance(values := schema.get("enum"), list):
-        allowed &= set(map(_type_of, values))
+        allowed &= set(map(type_of, values))
     if "const" in schema:
-        allowed &= {_type_of(schema["const"])}
+        allowed &= {type_of(schema["const"])}
     for key in ("anyOf", "oneOf"):
         if isinstance(choices := schema.get(key), list):
             allowed &= ALL.intersection(
@@ -45,7 +45,7 @@ def allowed_types(schema: Any, root: Any, depth: int = 0) -> frozenset[str]:
 def read_bare(text: str, allowed: frozenset[str]) -> str:
     """The value that a bare text stands for, as JSON: one of an allowed type, if it can be."""
     value = to_json(text)
-    if value and (_type_of(json.loads(value)) in allowed or "string" not in allowed):
+    if value and (type_of(json.loads(value)) in allowed or "string" not in allowed):
         return value
     return json.dumps(text, ensure_ascii=False)
 
@@ -59,7 +59,8 @@ def _referred(reference: str, root: Any) -> Any:
     return found if reference.startswith("#") else None
 
 
-def _type_of(value: Any) -> str:
+def type_of(value: Any) -> str:
+    """The type of a value, as `ALL` names it."""
     match value:
         case str():
             return "string"

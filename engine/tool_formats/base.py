@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from engine.tool_formats.argument_types import allowed_types
+from engine.tool_formats.argument_types import allowed_types, type_of
 from engine.tool_formats.deltas import Delta, ToolCallDelta, ToolCallStart
 from engine.tool_formats.scanner import Scanner, Steps, Unexpected
 
@@ -108,6 +108,7 @@ class Calls:
         self._schemas = {f.get("name"): f.get("parameters") for f in functions}
         self._are_known = tools is not None
         self._ids: set[str] = set()
+        self._name = ""  # of the call begun last
 
     def offers(self, name: str) -> bool:
         """Whether the request has such a tool, or does not tell."""
@@ -120,6 +121,15 @@ class Calls:
     def parameters(self, name: str) -> list[str]:
         """A tool's parameters, in order; none when they are not known."""
         return list(self._properties(name))
+
+    def as_only_parameter(self, value: Any) -> str | None:
+        """The open call's arguments, as JSON, where the model wrote no object of them but one
+        value: that of the one parameter that there is. None where it is not.
+        """
+        names = self.parameters(self._name)
+        if len(names) != 1 or type_of(value) not in self.types(self._name, names[0]):
+            return None
+        return json.dumps({names[0]: value}, ensure_ascii=False)
 
     def _properties(self, name: str) -> Mapping[str, Any]:
         parameters = self._schemas.get(name)
@@ -136,7 +146,7 @@ class Calls:
         self._ids.add(call_id)
         self._emit(ToolCallStart(self.n, call_id, name))
         self.n += 1
-        self.is_open = True
+        self.is_open, self._name = True, name
         self._scanner.keep()
 
     def arguments(self, text: str) -> None:

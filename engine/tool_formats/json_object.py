@@ -69,7 +69,7 @@ def read_keyed_calls(scanner: Scanner, calls: Calls) -> Steps[None]:
         yield from scanner.expect(":")
         calls.start(name)
         yield from scanner.take_space()
-        yield from read_arguments(scanner, calls.arguments)
+        yield from read_arguments(scanner, calls)
         calls.end()
         yield from scanner.take_space()
         yield from scanner.accept("}")
@@ -80,8 +80,11 @@ def read_keyed_calls(scanner: Scanner, calls: Calls) -> Steps[None]:
         yield from scanner.accept("]")
 
 
-def read_arguments(scanner: Scanner, emit: Emit) -> Steps[None]:
-    """A JSON object; or one written as a JSON string, as in OpenAI's API; or null for none."""
+def read_arguments(scanner: Scanner, calls: Calls, early: list[str] | None = None) -> Steps[None]:
+    """A JSON object; or one written as a JSON string, as in OpenAI's API; or null for none; or the
+    bare value of an only parameter. early: where they go if they come before the call's name.
+    """
+    emit: Emit = calls.arguments if early is None else early.append
     first = yield from scanner.peek()
     if first == "{":
         yield from scanner.json_value(emit)
@@ -91,10 +94,23 @@ def read_arguments(scanner: Scanner, emit: Emit) -> Steps[None]:
         return
     try:
         value = json.loads(text)
-        inner = value if isinstance(value, str) else "{}" if value is None else text
+    except ValueError:  # cut
+        emit(text)
+        return
+    if isinstance(value, str) and _is_object(value):
+        text = value
+    elif value is None or value == "":
+        text = "{}"
+    elif early is None and not isinstance(value, dict):
+        text = calls.as_only_parameter(value) or text
+    emit(text)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
     except ValueError:
-        inner = text
-    emit(inner or "{}")
+        return False
 
 
 def _read_object(
@@ -121,9 +137,7 @@ def _read_object(
                 calls.arguments("".join(call.early))
         elif key in ARGUMENTS and not call.has_arguments:
             call.has_arguments = True
-            yield from read_arguments(
-                scanner, calls.arguments if call.has_name else call.early.append
-            )
+            yield from read_arguments(scanner, calls, None if call.has_name else call.early)
         elif key in IDS and first == '"':
             call.id = yield from scanner.take_json_string()
         else:

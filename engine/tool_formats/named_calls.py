@@ -89,7 +89,7 @@ class NamedCalls:
         yield from scanner.take_space()
         yield from scanner.accept("```json")
         yield from scanner.take_space()
-        yield from read_arguments(scanner, calls.arguments)
+        yield from read_arguments(scanner, calls)
         calls.end()
         yield from scanner.take_space()
         yield from scanner.accept("```")

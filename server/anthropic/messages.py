@@ -47,13 +47,17 @@ class OutputConfig(RequestObject):
     format: OutputFormat | None = None
 
 
+# What Claude Code sends with every request. Nothing is cleared here, so it asks for nothing.
+_KEEP_THINKING = {"type": "clear_thinking_20251015", "keep": "all"}
+
+
 class MessagesRequest(SamplingFields, RequestBody):
     """Body of both routes. The model thinks only where it is asked to."""
 
     aliases: ClassVar[dict[str, tuple[str, ...]]] = {**SamplingFields.aliases, "stop": _STOP}
     inactive: ClassVar[dict[str, tuple[Any, ...]]] = {
         "container": (),
-        "context_management": ({},),
+        "context_management": ({}, {"edits": []}, {"edits": [_KEEP_THINKING]}),
         "mcp_servers": ([],),
         "speed": ("standard",),
     }

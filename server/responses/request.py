@@ -106,15 +106,15 @@ class TextFormat(RequestObject):
 
 class TextOptions(RequestObject):
     format: TextFormat | None = None
-    verbosity: Literal["medium"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None  # a hint that no local model heeds
 
 
 class ReasoningOptions(RequestObject):
-    """Thinking is shown as it is: there is no summary of it."""
+    """Thinking is shown as it is, whichever summary of it is asked for."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    summary: Literal["auto"] | None = None
-    generate_summary: Literal["auto"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
 class ResponseStreamOptions(RequestObject):

@@ -250,6 +250,7 @@ def test_counting(client: anthropic.Anthropic, fake: FakeEngine) -> None:
         ({"max_tokens": 0}, "max_tokens"),
         ({"stop_sequences": 3}, "stop_sequences"),
         ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
+        ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_m"),
         ({"messages": [{"role": "user", "content": "x" * 600}]}, "512"),
     ],
 )
@@ -271,6 +272,8 @@ def test_what_changes_no_reply_is_accepted(http: httpx.Client) -> None:
         "messages": [{"role": "user", "content": [block]}],
         "system": [block],
         "metadata": {"user_id": "u"},
+        # Claude Code's: keep what would be kept.
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
         "tools": [{**WEATHER, "cache_control": {"type": "ephemeral"}}],
         "xyz": 1,
     }

@@ -32,7 +32,7 @@ def raw(server: Running) -> Iterator[RawConnection]:
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "request line"),  # TLS begins
         (b"GET /a b HTTP/1.1\r\nHost: x\r\n\r\n", 400, "request line"),
         (GET + b"\r\n", 400, "Host"),
-        (GET + b"Host: x\r\nno colon\r\n\r\n", 400, "header"),
+        (GET + b"Host: x\r\nno colon\r\n\r\n", 400, "header line: 'no colon'"),
         (GET + b"Host: x\r\nA: b\x00c\r\n\r\n", 400, "header"),
         (GET + b"Host: x\r\nContent-Length: -1\r\n\r\n", 400, "Content-Length"),
         (GET + b"Host: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400, "Content-Length"),
@@ -46,7 +46,7 @@ def test_a_broken_head(raw: RawConnection, sent: bytes, status: int, word: str) 
     assert reply.status == status
     assert reply.headers["content-type"] == "application/json" and "date" in reply.headers
     error = reply.json()["error"]
-    assert word in error["message"]
+    assert word in error["message"] and "bytearray" not in error["message"]
     assert (error["type"], error["param"]) == ("invalid_request_error", None)
     assert error["code"] == "invalid_http"
     assert raw.is_closed(1)

@@ -162,8 +162,11 @@ def test_known_but_unsupported_is_refused(
     assert error["message"].startswith(f"{name} = ")
 
 
-def test_values_that_ask_for_nothing_are_accepted(http: httpx.Client, fake: FakeEngine) -> None:
-    idle = {name: values[0] for name, values in INACTIVE.items() if values}
+@pytest.mark.parametrize("nth", [0, -1])
+def test_values_that_ask_for_nothing_are_accepted(
+    http: httpx.Client, fake: FakeEngine, nth: int
+) -> None:
+    idle = {name: values[nth] for name, values in INACTIVE.items() if values}
     anything = {name: {"a": 1} for name in WITHOUT_EFFECT}
     reply = http.post(CHAT, json={**HELLO, **idle, **anything})
     assert reply.status_code == 200, reply.text

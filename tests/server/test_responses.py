@@ -122,7 +122,8 @@ def test_a_cut_reply_is_incomplete(client: openai.OpenAI, fake: FakeEngine, run:
 @both
 def test_thinking(client: openai.OpenAI, fake: FakeEngine, run: Any) -> None:
     fake.script = Script(("<think>", "h", "m", "</think>", "Paris"))
-    reply = run(client, reasoning={"effort": "low"})
+    style = {"verbosity": "low"}  # has no effect, as the wish for a summary
+    reply = run(client, reasoning={"effort": "low", "summary": "detailed"}, text=style)
     thought, said = reply.output
     assert (thought.type, thought.content[0].text, thought.summary) == ("reasoning", "hm", [])
     assert said.content[0].text == "Paris"
@@ -278,7 +279,8 @@ def test_logprobs(client: openai.OpenAI, run: Any) -> None:
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "banana"}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"verbosity": "mute"}}, "text.verbosity"),
+        ({"reasoning": {"summary": "rhymed"}}, "reasoning.summary"),
         ({"reasoning": {"effort": "a lot"}}, "reasoning.effort"),
         ({"truncation": "left"}, "truncation"),
         ({"background": True}, "background"),

@@ -28,6 +28,20 @@ B = {"type": "object", "properties": {"b": {"type": "integer"}}}
             {"properties": {"x": A}},
             {"properties": {"x": CLOSED_A}, "additionalProperties": False},
         ),
+        # A Rust enumeration with a comment on each value, as schemars writes it.
+        (
+            {
+                "properties": {
+                    "unit": {"oneOf": [{"const": "C"}, {"type": "string", "enum": ["F"]}]}
+                }
+            },
+            {
+                "properties": {
+                    "unit": {"oneOf": [{"const": "C"}, {"type": "string", "enum": ["F"]}]}
+                },
+                "additionalProperties": False,
+            },
+        ),
         # An older pydantic's way to give a reference a title.
         ({"allOf": [A], "title": "x"}, {"allOf": [CLOSED_A], "title": "x"}),
     ],
@@ -56,6 +70,8 @@ def test_objects_are_closed(schema: Any, closed: Any) -> None:
         {"anyOf": [A, B], "properties": {"c": {}}},
         {"anyOf": [A, B], "required": ["c"]},
         {"oneOf": [A, B]},
+        {"oneOf": [{"type": "array", "items": A}, {"type": "array", "items": B}]},
+        {"oneOf": [{"type": "null"}, True], "$defs": {"A": A}},
     ],
 )
 def test_what_says_otherwise_or_would_lose_its_sense_stays(schema: Any) -> None:

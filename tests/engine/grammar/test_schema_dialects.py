@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +12,11 @@ from engine.grammar.json_schema import check_schema
 from engine.grammar.schema_dialects import plain_schema
 
 TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+# zod 4's z.email()
+ZOD_EMAIL = (
+    r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+"
+    r"[A-Za-z]{2,}$"
+)
 
 
 @pytest.mark.parametrize(
@@ -22,6 +29,13 @@ TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
         ({"type": "object", "required": [], "dependentRequired": {}}, {"type": "object"}),
         ({"type": "integer", "not": False, "then": {"const": 1}}, {"type": "integer"}),
         ({"type": "integer", "if": {"const": 1}}, {"type": "integer"}),
+        # nulls, as programs write a field that they leave empty
+        (
+            {"type": "object", "properties": None, "required": None},
+            {"type": "object", "properties": {}},  # as of a tool without arguments
+        ),
+        ({"type": "array", "items": None, "format": None}, {"type": "array"}),
+        ({"const": None, "default": None}, {"const": None, "default": None}),
         # draft 4, OpenAPI 3.0
         ({"minimum": 3, "exclusiveMinimum": True}, {"exclusiveMinimum": 3}),
         ({"maximum": 3, "exclusiveMaximum": False}, {"maximum": 3}),
@@ -75,3 +89,11 @@ def test_plain_words(schema: dict[str, Any], plain: dict[str, Any]) -> None:
 )
 def test_what_says_something_stays(schema: dict[str, Any]) -> None:
     assert plain_schema(schema) == schema
+
+
+def test_zods_mail_addresses_stay_the_same_without_look_aheads() -> None:
+    plain = plain_schema({"type": "string", "format": "email", "pattern": ZOD_EMAIL})["pattern"]
+    assert "(?!" not in plain
+    before = ["".join(letters) for n in range(6) for letters in itertools.product("a.'-", repeat=n)]
+    for address in [f"{text}@b.co" for text in before] + [f"a@{text}.co" for text in before]:
+        assert bool(re.search(plain, address)) == bool(re.search(ZOD_EMAIL, address)), address

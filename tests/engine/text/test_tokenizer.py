@@ -234,6 +234,8 @@ def test_control_tokens_are_read_only_when_asked_for(small: Tokenizer) -> None:
     assert small.decode(plain) == text
     parsed = small.encode(text, add_special=False, parse_special=True)
     assert parsed == [letter(small, "a"), control["<|im_end|>"], letter(small, "b")]
+    assert control["<|im_end|>"] in small.encode_prompt(text)
+    assert control["<|im_end|>"] not in small.encode_continuation(text)
 
 
 def letter(tokenizer: Tokenizer, text: str) -> int:

@@ -43,6 +43,17 @@ TOOLS = [
         },
     },
     {"type": "function", "function": {"name": "get_time", "parameters": None}},
+    {
+        "type": "function",
+        "function": {
+            "name": "sum",
+            "parameters": {"properties": {"values": {"type": "array"}}, "required": ["values"]},
+        },
+    },
+    {
+        "type": "function",
+        "function": {"name": "echo", "parameters": {"properties": {"text": {"type": "string"}}}},
+    },
 ]
 Read = tuple[str, str, list[tuple[str, Any]]]
 
@@ -316,6 +327,19 @@ REPLIES = {
     ),
     "without arguments": ('<tool_call>{"name": "get_time"}</tool_call>', [TWO[1]]),
     "null for none": ('<tool_call>{"name": "get_time", "arguments": null}</tool_call>', [TWO[1]]),
+    "an only parameter's bare value": (
+        '<tool_call>{"name": "sum", "arguments": [1, 2]}</tool_call>'
+        '<tool_call>{"name": "echo", "arguments": "ä"}</tool_call>',
+        [("sum", {"values": [1, 2]}), ("echo", {"text": "ä"})],
+    ),
+    "a bare value that the only parameter cannot have": (
+        '<tool_call>{"name": "echo", "arguments": [1]}</tool_call>',
+        [("echo", [1])],
+    ),
+    "a bare value where there are several": (
+        '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
+        [("f", [1])],
+    ),
     "a brace short": ('<tool_call>{"name": "f", "arguments": {"n": 1}</tool_call>', ONE),
     "a bare newline": (
         '<tool_call>{"name": "f", "arguments": {"s": "a\nb"}}</tool_call>',
