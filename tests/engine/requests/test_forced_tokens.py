@@ -46,7 +46,6 @@ def chat_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engi
         path = write_tiny_gguf(
             path,
             architecture="gemma3",
-            tokenizer_pre="gpt-2",
             head_norms="head",
             post_norms=True,
             n_layer=7,
