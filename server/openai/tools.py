@@ -15,7 +15,7 @@ MAX_TOOLS = 128  # OpenAI's limit
 
 def _of_an_object(schema: Object) -> Object:
     """Arguments have names: a call whose arguments are a list would break every client."""
-    kind = schema.get("type", "object")
+    kind = schema.get("type") or "object"
     if kind != "object" and not (isinstance(kind, list) and "object" in kind):
         raise ValueError(f'must be the schema of an object: "type": "object", not {kind!r:.40}')
     return schema

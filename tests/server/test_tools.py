@@ -173,6 +173,12 @@ def test_wrong_tools(http: httpx.Client, more: dict[str, Any], param: str, strea
     assert reply.json()["error"]["param"] == param
 
 
+def test_nulls_in_a_tools_schema_are_absent(http: httpx.Client) -> None:
+    empty = {"type": None, "properties": None, "required": None}
+    reply = http.post(CHAT, json={**BODY, "tools": [tool("x", parameters=empty)]})
+    assert reply.status_code == 200, reply.text
+
+
 @pytest.mark.parametrize("pieces", [("<think>abc", " def"), ("<thi", "nk>\nab", "c def")])
 def test_thinking_that_the_limit_cuts(
     http: httpx.Client, fake: FakeEngine, pieces: tuple[str, ...]
