@@ -209,7 +209,8 @@ def test_rows_of_one_chat_come_out_as_one_by_one(chat_engine: Engine, n_before: 
 
     def read(by: Callable[[Chat], int]) -> tuple[np.ndarray, np.ndarray]:
         chat = Chat(model, engine._pool, 256)
-        chat.prefill(text[:n_before], want_logits=False)
+        for at in range(0, n_before, 64):
+            chat.prefill(text[at : min(at + 64, n_before)], want_logits=False)
         while len(chat.ids) < len(text):
             n = len(chat.ids)
             logits = next_of_runs([chat], [text[n : n + by(chat)]], [True])
