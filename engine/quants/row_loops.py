@@ -15,7 +15,7 @@ from engine.kernels.simd import (
     f32x16,
     load,
     load_sums,
-    prefetch_l2,
+    prefetch,
     stack,
     store,
     store_sums,
@@ -44,7 +44,7 @@ def _add_blocks(sums, add, scales, weights, sizes, row, ahead, blocks, x, x_byte
     block = row + first * block_bytes
     for b in range(first, last):
         for line in range(0, block_bytes, 64):
-            prefetch_l2(block + ahead + line)
+            prefetch(block + ahead + line)
         sums = add(sums, scales, weights, block, x + run_bytes * b, x_bytes)
         block += block_bytes
     return sums
