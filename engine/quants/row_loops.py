@@ -51,14 +51,16 @@ def _add_blocks(sums, add, scales, weights, sizes, row, ahead, blocks, x, x_byte
 
 
 @inline
-def _add_rest(sums, add, scales, weights, block, n_bytes, copy, x, x_bytes):
-    """Add a last block of which only n_bytes are there. copy: room for a whole one, all zeros but
+def _copy_rest(block, n_bytes, copy):
+    """Copy a last block of which only n_bytes are there. copy: room for a whole one, all zeros but
     for what an earlier row left: the same n_bytes.
+
+    Before the row's other blocks are read: what was written just now cannot be read in other
+    pieces without a wait.
     """
     for i in range(0, n_bytes - 16, 16):
         store(copy + i, load(u8x16, block + i))
     store(copy + n_bytes - 16, load(u8x16, block + n_bytes - 16))
-    return add(sums, scales, weights, copy, x, x_bytes)
 
 
 @inline
@@ -77,10 +79,11 @@ def dot_rows(add, scales, weights, sizes, w, row_bytes, n_rows, n_in, x, out):
     _clear(copy)
     for r in range(n_rows):
         row, sums = w + r * row_bytes, zero_sums(ONE, f32x16)
+        if rest > 0:
+            _copy_rest(row + n * block_bytes, rest, copy)
         sums = _add_blocks(sums, add, scales, weights, sizes, row, AHEAD, (0, n), x, 0)
         if rest > 0:
-            block, x_rest = row + n * block_bytes, x + n * run_bytes
-            sums = _add_rest(sums, add, scales, weights, block, rest, copy, x_rest, 0)
+            sums = add(sums, scales, weights, copy, x + n * run_bytes, 0)
         write_sums(out + 4 * r, 0, sums)
 
 
@@ -105,12 +108,13 @@ def dot4_rows(add, scales, weights, sizes, w, row_bytes, n_rows, n_in, to):
                 sums = zero_sums(FOUR, f32x16)
                 if first > 0:
                     sums = load_sums(sums, place)
+                if rest > 0 and last == n:
+                    _copy_rest(row + n * block_bytes, rest, copy)
                 of = (first, last)
                 sums = _add_blocks(sums, add, scales, weights, sizes, row, ahead, of, x, x_bytes)
                 if last < n:
                     store_sums(place, sums)
                     continue
                 if rest > 0:
-                    block, end = row + n * block_bytes, x + n * run_bytes
-                    sums = _add_rest(sums, add, scales, weights, block, rest, copy, end, x_bytes)
+                    sums = add(sums, scales, weights, copy, x + n * run_bytes, x_bytes)
                 write_sums(out + 4 * (first_row + r), out_bytes, sums)
