@@ -77,6 +77,7 @@ class ChatWriter:
         self._collect()
         if chat not in self._settled and self._write is None:
             self._begin(chat)
+            self._collect()  # nobody is to ask again for what is done by now
         return chat in self._settled
 
     def forget(self, chat: Chat) -> None:

@@ -465,6 +465,15 @@ def test_a_shared_page_stays_while_one_of_its_chats_needs_it() -> None:
     assert cache.request([*text(300), *text(20, 2), 7]) == 320
 
 
+def test_nobody_waits_for_a_chat_that_was_stored_at_once() -> None:
+    cache = Cache(12)
+    cache.request(text(PAGE + 1))
+    reader, _ = (cache.cache.open(text(8 * PAGE, n)) for n in (1, 2))
+    cache.cache.make_room([reader], 7 * PAGE, 8 * PAGE)  # does not raise RoomComing
+    assert len(cache.store.chats) == 1
+    assert cache.n_free() == 12
+
+
 def test_chats_with_windows_come_back_from_the_store_with_their_marks() -> None:
     cache = Cache(60, (ALL, WINDOW))
     ids = turns_of(cache, 300, 250)
