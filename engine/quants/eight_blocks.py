@@ -10,22 +10,18 @@ from engine.kernels.activation import FINE16_BYTES
 from engine.kernels.simd import (
     ANY_U8,
     Lanes,
-    add_16_where,
-    concat,
+    add_fifth_bits,
     fine16_dot,
     flip,
     four_vectors,
     i8x64,
-    load,
-    load_pieces,
+    load_field,
+    load_sixteens,
     look_up,
     mask,
-    merge,
     reinterpret,
     shr_words,
     shuffle,
-    u8x16,
-    u8x64,
     u16x8,
     u16x16,
     u32x8,
@@ -33,16 +29,6 @@ from engine.kernels.simd import (
 )
 from engine.quants.layouts import at_most_32, biased
 from engine.quants.row_loops import dot4_rows, dot_rows
-
-
-@inline
-def places(at, step):
-    """Addresses in all eight blocks."""
-    return (
-        *(at, at + step, at + 2 * step, at + 3 * step),
-        *(at + 4 * step, at + 5 * step, at + 6 * step, at + 7 * step),
-    )
-
 
 # The blocks in the order of fine16's columns (kernels/activation.py).
 _COLUMNS = Lanes(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7)
@@ -78,40 +64,21 @@ def of_columns(scales, bias):
 
 
 @inline
-def f16_scales(at, step, bias):
-    """The same; at: address of the first block's scale, f16."""
-    return of_columns(widen_f16(load_pieces(u16x8, places(at, step))), bias)
+def f16_scales(blocks, d, bias):
+    """The same; d: the blocks' field of their scales, f16."""
+    return of_columns(widen_f16(load_field(u16x8, blocks, d)), bias)
 
 
 @inline
-def f16_pairs(at, step):
-    """(d, m) as (scale, offset). at: address of the first block's d and m, two f16."""
-    numbers = widen_f16(reinterpret(u16x16, load_pieces(u32x8, places(at, step))))
+def f16_pairs(blocks, d_and_m):
+    """(d, m) as (scale, offset). d_and_m: the blocks' field of two f16."""
+    numbers = widen_f16(reinterpret(u16x16, load_field(u32x8, blocks, d_and_m)))
     return shuffle(numbers, _FIRST), shuffle(numbers, _SECOND)
 
 
 @inline
-def _sixteens(at, step):
-    """The sixteen bytes at each of eight places: of every second eight, and the other ones."""
-    first = concat(
-        concat(load(u8x16, at), load(u8x16, at + step)),
-        concat(load(u8x16, at + 2 * step), load(u8x16, at + 3 * step)),
-    )
-    at += 4 * step
-    last = concat(
-        concat(load(u8x16, at), load(u8x16, at + step)),
-        concat(load(u8x16, at + 2 * step), load(u8x16, at + 3 * step)),
-    )
-    return merge(first, last, _LOW_EIGHTS), merge(first, last, _HIGH_EIGHTS)
-
-
-_LOW_EIGHTS = Lanes(*[k + 16 * i + j for i in range(4) for k in (0, 64) for j in range(8)])
-_HIGH_EIGHTS = Lanes(*[k + 16 * i + j for i in range(4) for k in (8, 72) for j in range(8)])
-
-
-@inline
-def _nibbles(qs, step):
-    a, b = _sixteens(qs, step)
+def _nibbles(blocks, qs):
+    a, b = load_sixteens(blocks, qs)
     return mask(a, 15), mask(b, 15), mask(shr_words(a, _FOUR), 15), mask(shr_words(b, _FOUR), 15)
 
 
@@ -119,35 +86,23 @@ _FOUR = Lanes(*[4] * 32)
 
 
 @inline
-def nibbles(qs, step):
-    """The 256 weights, 0..15: a tile of u5x64. qs: address of the first block's nibbles."""
-    w0, w1, w2, w3 = _nibbles(qs, step)
+def nibbles(blocks, qs):
+    """The 256 weights, 0..15: a tile of u5x64. qs: the blocks' field of their nibbles."""
+    w0, w1, w2, w3 = _nibbles(blocks, qs)
     return four_vectors(*at_most_32(w0, w1, w2, w3))
 
 
-# The k-th byte of each column's word, eight times: k-th bytes of a block have its next eight bits.
-_BYTE_0, _BYTE_1, _BYTE_2, _BYTE_3 = (Lanes(*[i // 8 * 8 + k for i in range(64)]) for k in range(4))
+@inline
+def five_bits(blocks, qs, qh):
+    """The 256 weights, 0..31: a tile of u5x64. qh: the blocks' field of their fifth bits."""
+    w0, w1, w2, w3 = _nibbles(blocks, qs)
+    return four_vectors(*at_most_32(*add_fifth_bits(w0, w1, w2, w3, blocks, qh)))
 
 
 @inline
-def five_bits(qs, qh, step):
-    """The 256 weights, 0..31: a tile of u5x64. qh: address of the first block's fifth bits."""
-    w0, w1, w2, w3 = _nibbles(qs, step)
-    bits = reinterpret(u8x64, shuffle(load_pieces(u32x8, places(qh, step)), _COLUMNS))
-    return four_vectors(
-        *at_most_32(
-            add_16_where(w0, shuffle(bits, _BYTE_0)),
-            add_16_where(w1, shuffle(bits, _BYTE_1)),
-            add_16_where(w2, shuffle(bits, _BYTE_2)),
-            add_16_where(w3, shuffle(bits, _BYTE_3)),
-        )
-    )
-
-
-@inline
-def looked_up(qs, step, table):
+def looked_up(blocks, qs, table):
     """Those that the 256 nibbles choose from a table of sixteen: four vectors."""
-    w0, w1, w2, w3 = _nibbles(qs, step)
+    w0, w1, w2, w3 = _nibbles(blocks, qs)
     return look_up(w0, table), look_up(w1, table), look_up(w2, table), look_up(w3, table)
 
 
@@ -161,8 +116,11 @@ def _signed(v):
 
 
 @inline
-def signed_bytes(qs, step):
-    """The 256 weights, i8, as a tile of i8x64, or with BYTE_BIAS added as one of u8x64."""
-    a, b = _sixteens(qs, step)
-    c, d = _sixteens(qs + 16, step)
+def signed_bytes(blocks, first, second):
+    """The 256 weights, i8, as a tile of i8x64, or with BYTE_BIAS added as one of u8x64.
+
+    first, second: the blocks' fields of 16 weights each.
+    """
+    a, b = load_sixteens(blocks, first)
+    c, d = load_sixteens(blocks, second)
     return four_vectors(_signed(a), _signed(b), _signed(c), _signed(d))

@@ -12,7 +12,7 @@ import numpy as np
 
 from engine.jit import inline
 from engine.kernels.op import part
-from engine.kernels.simd import ANY_U8, Lanes, four_vectors, look_up, read_f16
+from engine.kernels.simd import ANY_U8, Field, Lanes, four_vectors, look_up, read_f16
 from engine.kernels.tile import tile_dot_8bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.eight_blocks import dot4_eights, dot_eights, f16_scales, looked_up
@@ -21,6 +21,7 @@ from engine.quants.nibble_tables import unpack_nibble_tables
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
+_D, _QS = Field(0, BYTES), Field(2, BYTES)
 VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 BIAS = 128
 SIGNED = Lanes(*VALUES)
@@ -44,12 +45,12 @@ _TABLE, _TABLE_BIAS = (BIASED, BIAS) if ANY_U8 else (SIGNED, 0)
 
 @inline
 def _eight_scales(blocks):
-    return f16_scales(blocks, BYTES, _TABLE_BIAS)
+    return f16_scales(blocks, _D, _TABLE_BIAS)
 
 
 @inline
 def _eight_weights(blocks):
-    return four_vectors(*looked_up(blocks + 2, BYTES, _TABLE))
+    return four_vectors(*looked_up(blocks, _QS, _TABLE))
 
 
 @part(6)

@@ -13,12 +13,13 @@ import numpy as np
 from engine.jit import inline
 from engine.kernels.op import part
 from engine.kernels.simd import (
+    Field,
     Lanes,
     convert,
     f32x8,
     four_vectors,
     i32x8,
-    load_pieces,
+    load_field,
     look_up,
     plus,
     read_f32,
@@ -31,12 +32,13 @@ from engine.kernels.simd import (
 )
 from engine.kernels.tile import tile_dot_5bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
-from engine.quants.eight_blocks import dot4_eights, dot_eights, looked_up, of_columns, places
+from engine.quants.eight_blocks import dot4_eights, dot_eights, looked_up, of_columns
 from engine.quants.layouts import at_most_32, nibbles
 from engine.quants.nibble_tables import unpack_nibble_tables
 
 BLOCK = np.dtype([("e", "u1"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
+_E, _QS = Field(0, BYTES), Field(1, BYTES)
 VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 BIAS = 12
 SIGNED = Lanes(*VALUES)
@@ -61,7 +63,7 @@ def _weights(block):
 
 @inline
 def _eight_scales(blocks):
-    e = convert(i32x8, load_pieces(u8x8, places(blocks, BYTES)))
+    e = convert(i32x8, load_field(u8x8, blocks, _E))
     normal, denormal = shl(plus(e, -1), 23), shl(plus(e, 1), 21)  # the floats' bits
     bits = where_less(e, splat(i32x8, 2), denormal, normal)
     return of_columns(reinterpret(f32x8, bits), BIAS)
@@ -69,7 +71,7 @@ def _eight_scales(blocks):
 
 @inline
 def _eight_weights(blocks):
-    return four_vectors(*at_most_32(*looked_up(blocks + 1, BYTES, BIASED)))
+    return four_vectors(*at_most_32(*looked_up(blocks, _QS, BIASED)))
 
 
 @part(6)

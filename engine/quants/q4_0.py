@@ -13,6 +13,7 @@ import numpy as np
 from engine.jit import inline
 from engine.kernels.op import part
 from engine.kernels.simd import (
+    Field,
     interleave,
     read_f16,
     stack,
@@ -27,6 +28,7 @@ from engine.quants.layouts import nibbles
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
+_D, _QS = Field(0, BYTES), Field(2, BYTES)
 
 
 def dequantize(blocks: Blocks) -> Floats:
@@ -37,12 +39,12 @@ def dequantize(blocks: Blocks) -> Floats:
 
 @inline
 def _scales(blocks):
-    return f16_scales(blocks, BYTES, 8)
+    return f16_scales(blocks, _D, 8)
 
 
 @inline
 def _weights(blocks):
-    return nibbles_of_eight(blocks + 2, BYTES)
+    return nibbles_of_eight(blocks, _QS)
 
 
 @part(6)

@@ -14,6 +14,7 @@ import numpy as np
 from engine.jit import inline
 from engine.kernels.op import part
 from engine.kernels.simd import (
+    Field,
     interleave,
     read_f16,
     stack,
@@ -28,6 +29,7 @@ from engine.quants.layouts import nibbles
 
 BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
+_D_AND_M, _QS = Field(0, BYTES), Field(4, BYTES)
 
 
 def dequantize(blocks: Blocks) -> Floats:
@@ -39,12 +41,12 @@ def dequantize(blocks: Blocks) -> Floats:
 
 @inline
 def _scales(blocks):
-    return f16_pairs(blocks, BYTES)
+    return f16_pairs(blocks, _D_AND_M)
 
 
 @inline
 def _weights(blocks):
-    return nibbles_of_eight(blocks + 4, BYTES)
+    return nibbles_of_eight(blocks, _QS)
 
 
 @part(6)

@@ -14,6 +14,7 @@ import numpy as np
 from engine.jit import inline
 from engine.kernels.op import part
 from engine.kernels.simd import (
+    Field,
     interleave,
     read_f16,
     stack,
@@ -28,6 +29,7 @@ from engine.quants.layouts import five_bits
 
 BLOCK = np.dtype([("d", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
+_D, _QH, _QS = Field(0, BYTES), Field(2, BYTES), Field(6, BYTES)
 SIXTEEN = np.float32(16)
 
 
@@ -40,12 +42,12 @@ def dequantize(blocks: Blocks) -> Floats:
 
 @inline
 def _scales(blocks):
-    return f16_scales(blocks, BYTES, 16)
+    return f16_scales(blocks, _D, 16)
 
 
 @inline
 def _weights(blocks):
-    return five_bits_of_eight(blocks + 6, blocks + 2, BYTES)
+    return five_bits_of_eight(blocks, _QS, _QH)
 
 
 @part(6)

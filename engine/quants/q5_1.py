@@ -15,6 +15,7 @@ import numpy as np
 from engine.jit import inline
 from engine.kernels.op import part
 from engine.kernels.simd import (
+    Field,
     interleave,
     read_f16,
     stack,
@@ -29,6 +30,7 @@ from engine.quants.layouts import five_bits
 
 BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
+_D_AND_M, _QH, _QS = Field(0, BYTES), Field(4, BYTES), Field(8, BYTES)
 
 
 def dequantize(blocks: Blocks) -> Floats:
@@ -41,12 +43,12 @@ def dequantize(blocks: Blocks) -> Floats:
 
 @inline
 def _scales(blocks):
-    return f16_pairs(blocks, BYTES)
+    return f16_pairs(blocks, _D_AND_M)
 
 
 @inline
 def _weights(blocks):
-    return five_bits_of_eight(blocks + 8, blocks + 4, BYTES)
+    return five_bits_of_eight(blocks, _QS, _QH)
 
 
 @part(6)

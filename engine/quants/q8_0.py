@@ -13,6 +13,7 @@ import numpy as np
 from engine.jit import inline
 from engine.kernels.op import part
 from engine.kernels.simd import (
+    Field,
     flip,
     interleave,
     load,
@@ -28,6 +29,7 @@ from engine.quants.eight_blocks import BYTE_BIAS, dot4_eights, dot_eights, f16_s
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "i1", 32)])
 BYTES = BLOCK.itemsize
+_D, _FIRST, _SECOND = Field(0, BYTES), Field(2, BYTES), Field(18, BYTES)
 
 
 def dequantize(blocks: Blocks) -> Floats:
@@ -36,12 +38,12 @@ def dequantize(blocks: Blocks) -> Floats:
 
 @inline
 def _scales(blocks):
-    return f16_scales(blocks, BYTES, BYTE_BIAS)
+    return f16_scales(blocks, _D, BYTE_BIAS)
 
 
 @inline
 def _weights(blocks):
-    return signed_bytes(blocks + 2, BYTES)
+    return signed_bytes(blocks, _FIRST, _SECOND)
 
 
 @part(6)

@@ -34,6 +34,20 @@ _ROOM = 320  # bytes: eight blocks of 34, and a whole number of vectors
 
 
 @inline
+def _ask_for(at, block_bytes):
+    """Prefetch a block."""
+    prefetch(at)
+    if block_bytes > 64:  # known to the compiler, which would not unroll a loop
+        prefetch(at + 64)
+    if block_bytes > 128:
+        prefetch(at + 128)
+    if block_bytes > 192:
+        prefetch(at + 192)
+    if block_bytes > 256:
+        prefetch(at + 256)
+
+
+@inline
 def _add_blocks(sums, add, scales, weights, sizes, row, ahead, blocks, x, x_bytes):
     """Add blocks of the weight row at `row`; what lies `ahead` bytes on comes soon.
 
@@ -43,8 +57,7 @@ def _add_blocks(sums, add, scales, weights, sizes, row, ahead, blocks, x, x_byte
     first, last = blocks
     block = row + first * block_bytes
     for b in range(first, last):
-        for line in range(0, block_bytes, 64):
-            prefetch(block + ahead + line)
+        _ask_for(block + ahead, block_bytes)
         sums = add(sums, scales, weights, block, x + run_bytes * b, x_bytes)
         block += block_bytes
     return sums
@@ -75,15 +88,21 @@ def dot_rows(add, scales, weights, sizes, w, row_bytes, n_rows, n_in, x, out):
     block_bytes, run_bytes = sizes
     n = n_in // 256
     rest = n_in % 256 * block_bytes // 256
+    end = w + n_rows * row_bytes
     copy = stack(_ROOM)
     _clear(copy)
     for r in range(n_rows):
         row, sums = w + r * row_bytes, zero_sums(ONE, f32x16)
-        if rest > 0:
-            _copy_rest(row + n * block_bytes, rest, copy)
+        part = row + n * block_bytes
+        # What lies behind a row is another's weights, and meets zeros; behind the last one nothing
+        # may be read.
+        if rest > 0 and part + block_bytes > end:
+            _copy_rest(part, rest, copy)
+            part = copy
         sums = _add_blocks(sums, add, scales, weights, sizes, row, AHEAD, (0, n), x, 0)
         if rest > 0:
-            sums = add(sums, scales, weights, copy, x + n * run_bytes, 0)
+            _ask_for(row + n * block_bytes + AHEAD, block_bytes)
+            sums = add(sums, scales, weights, part, x + n * run_bytes, 0)
         write_sums(out + 4 * r, 0, sums)
 
 

@@ -30,6 +30,7 @@ from engine.kernels.simd.arithmetic import (
     where_less,
     zeros,
 )
+from engine.kernels.simd.eights import add_fifth_bits, load_field, load_sixteens
 from engine.kernels.simd.few_rows import (
     FOUR,
     ONE,
@@ -45,7 +46,6 @@ from engine.kernels.simd.few_rows import (
     zero_sums,
 )
 from engine.kernels.simd.lanes import (
-    add_16_where,
     concat,
     lane_index,
     look_up,
@@ -103,6 +103,7 @@ from engine.kernels.simd.tiles import (
     widen_part,
 )
 from engine.kernels.simd.vectors import (
+    Field,
     L,
     Lanes,
     Tile,
@@ -135,12 +136,13 @@ __all__ = [
     "FOUR",
     "ONE",
     "PLANE_BITS",
+    "Field",
     "L",
     "Lanes",
     "Tile",
     "absolute",
     "add",
-    "add_16_where",
+    "add_fifth_bits",
     "bor",
     "bxor",
     "columns",
@@ -171,7 +173,9 @@ __all__ = [
     "load_bf16",
     "load_bits",
     "load_f16",
+    "load_field",
     "load_pieces",
+    "load_sixteens",
     "load_sums",
     "load_tile",
     "load_tile_f16",

@@ -106,28 +106,11 @@ def negate_where(typingctx, v, bits):
             words = ll.splat(builder, bits, ir.VectorType(bits.type, v.n // 8))
             each = builder.bitcast(words, v.ir)
             own = ll.shuffle(builder, each, each, [i // 16 * 16 + i // 8 for i in range(v.n)])
-            is_set = _own_bit(builder, own)
+            bit = ir.Constant(own.type, [1 << i % 8 for i in range(v.n)])
+            is_set = ll.any_bit(builder, builder.and_(own, bit), bit)
         return builder.select(is_set, builder.sub(zero, args[0]), args[0])
 
     return v(v, types.int64), codegen
-
-
-@intrinsic
-def add_16_where(typingctx, v, own):
-    """v + 16 in the lanes whose bit is set: that of own[i], a byte, whose number is i % 8."""
-
-    def codegen(_context, builder, _sig, args):
-        more = builder.add(args[0], ir.Constant(v.ir, [16] * v.n))
-        return builder.select(_own_bit(builder, args[1]), more, args[0])
-
-    return v(v, own), codegen
-
-
-def _own_bit(builder, own):
-    bit = ir.Constant(own.type, [1 << i % 8 for i in range(own.type.count)])
-    if PROFILE.lanes == 16:  # one instruction
-        return builder.icmp_unsigned("!=", builder.and_(own, bit), ir.Constant(own.type, None))
-    return builder.icmp_unsigned("==", builder.and_(own, bit), bit)
 
 
 @intrinsic

@@ -110,6 +110,13 @@ def held(builder, values):
     return [builder.extract_value(same, i) for i in range(len(kinds))]
 
 
+def forgotten(builder, v):
+    """The vector as it is, of which LLVM knows nothing any more: not that bits are 0, by which it
+    makes `or` of additions.
+    """
+    return builder.asm(ir.FunctionType(v.type, [v.type]), "", "=v,0", [v], False)
+
+
 def dot_u8_i8(builder, acc, w, x):
     """acc[i] += sum over j < 4 of w[4i + j] * x[4i + j].
 
@@ -265,6 +272,13 @@ def choose_by_bits(builder, vec, address, yes, no):
         is_set = builder.icmp_unsigned("==", builder.and_(own, bit), bit)
     yes, no = (ir.Constant(vec.ir, [value] * n) for value in (yes, no))
     return builder.select(is_set, yes, no)
+
+
+def any_bit(builder, own, bit):
+    """Where own, which is the constant `bit` or 0, is not 0."""
+    if PROFILE.lanes == 16:  # one instruction, which masks as well
+        return builder.icmp_unsigned("!=", own, ir.Constant(own.type, None))
+    return builder.icmp_unsigned("==", own, bit)
 
 
 def look_up(builder, codes, table):

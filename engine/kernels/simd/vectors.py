@@ -86,6 +86,21 @@ class LanesKind(types.Type):
         super().__init__(name=f"lanes{lanes}")
 
 
+class Field:
+    """`step` bytes are a block; `offset` bytes into it lies a field. A module-level constant."""
+
+    def __init__(self, offset: int, step: int) -> None:
+        self.offset, self.step = offset, step
+
+
+class FieldKind(types.Type):
+    """The type of a global that holds a Field."""
+
+    def __init__(self, offset: int, step: int) -> None:
+        self.offset, self.step = offset, step
+        super().__init__(name=f"field({offset}, {step})")
+
+
 @register_model(Vec)
 @register_model(Tile)
 class _ValueModel(models.PrimitiveModel):
@@ -95,6 +110,7 @@ class _ValueModel(models.PrimitiveModel):
 
 register_model(Kind)(models.OpaqueModel)
 register_model(LanesKind)(models.OpaqueModel)
+register_model(FieldKind)(models.OpaqueModel)
 
 
 @typeof_impl.register(Vec)
@@ -108,7 +124,13 @@ def _typeof_lanes(value, _context):
     return LanesKind(value.lanes)
 
 
+@typeof_impl.register(Field)
+def _typeof_field(value, _context):
+    return FieldKind(value.offset, value.step)
+
+
 @lower_constant(Kind)
+@lower_constant(FieldKind)
 @lower_constant(LanesKind)
 def _constant_kind(context, _builder, _type, _value):
     return context.get_dummy_value()
