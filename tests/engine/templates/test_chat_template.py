@@ -19,11 +19,11 @@ from engine.files.gguf_file import GGUFFile
 from engine.templates.chat_template import CHATML, LLAMA_3, ChatTemplate
 from engine.text.special_tokens import MARK, unshield
 from engine.text.tokenizer import Tokenizer
+from tests.model_files import SMOLLM2, needs
 from tests.vocab_gguf import write_vocab_gguf
 
 ROOT = Path(__file__).resolve().parents[3]
 SHARED = ROOT.parent / "shared"
-DEMO_MODEL = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 HI = [{"role": "user", "content": "Hi"}]
 CALL = {
@@ -531,10 +531,10 @@ def test_real_templates(path: Path) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.skipif(not DEMO_MODEL.exists(), reason="no demo model")
+@needs(SMOLLM2)
 def test_demo_models_chats_equal_llama_cpps() -> None:
     golden = json.loads((ROOT / "tests/golden/tokenizers.json").read_text("utf-8"))["smollm"]
-    gguf = GGUFFile(DEMO_MODEL)
+    gguf = GGUFFile(SMOLLM2)
     tokenizer = Tokenizer.from_gguf(gguf)
     template = ChatTemplate.from_gguf(gguf, tokenizer)
     chats = [case for case in golden if case["parse_special"]]
