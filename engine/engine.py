@@ -53,6 +53,7 @@ from engine.requests.scheduler import Scheduler
 from engine.requests.worker import Worker
 from engine.sampling.sampling_params import SamplingParams
 from engine.templates.context import FittedChat, fit_chat, next_turn_ids
+from engine.templates.template_options import NO_OPTIONS, TemplateOptions
 
 log = logging.getLogger("rushlight.engine")
 
@@ -151,28 +152,34 @@ class Engine(ModelText):
             self._saved = SavedChats(Path(config.saved_folder), key, model.groups)
         self._cache = ChatCache(self._new_chat, self._pool, short_tokens(n_ctx), self._disk)
 
-    def fit_chat(self, messages: list[dict[str, Any]], n_reply: int, **template: Any) -> FittedChat:
+    def fit_chat(
+        self,
+        messages: list[dict[str, Any]],
+        n_reply: int,
+        template: TemplateOptions = NO_OPTIONS,
+    ) -> FittedChat:
         """A chat without so many of its oldest turns that n_reply tokens are left for the reply.
 
-        template: as for `render_chat`. Raises ContextLengthExceeded, ChatTemplateError and
-        InvalidRequest.
+        Raises ContextLengthExceeded, ChatTemplateError and InvalidRequest.
         """
         return fit_chat(
-            messages, lambda left: self.render_chat(left, **template).ids, self.model.n_ctx, n_reply
+            messages, lambda left: self.encode_chat(left, template), self.model.n_ctx, n_reply
         )
 
-    def prepare_next_turn(self, messages: list[dict[str, Any]], **template: Any) -> None:
+    def prepare_next_turn(
+        self, messages: list[dict[str, Any]], template: TemplateOptions = NO_OPTIONS
+    ) -> None:
         """Read in idle time what the next turn is going to begin with, as far as that is not in the
         cache: many templates leave out the thinking of earlier turns, and the answer behind it
         would have to be read again when the user waits.
 
-        messages: the chat with its last reply, as a client sends it back; template: as for
-        `encode_chat`. Takes milliseconds; does nothing where the chat cannot be told to the model.
+        messages: the chat with its last reply, as a client sends it back. Takes milliseconds; does
+        nothing where the chat cannot be told to the model.
         """
         if not self.config.prepare_next_turn:
             return
         with contextlib.suppress(InvalidRequest):
-            ids = next_turn_ids(messages, lambda chat: self.encode_chat(chat, **template))
+            ids = next_turn_ids(messages, lambda chat: self.encode_chat(chat, template))
             self._worker.prepare(ids)
 
     def submit(

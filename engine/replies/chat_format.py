@@ -16,6 +16,7 @@ from engine.replies.channel_parser import ChannelParser
 from engine.replies.reply_parser import ReplyParser
 from engine.replies.thinking import THINK, ThinkingMarks, find_marks, find_switch
 from engine.templates.chat_template import ChatTemplate
+from engine.templates.template_options import TemplateOptions
 from engine.text.special_tokens import unshield
 from engine.text.tokenizer import Tokenizer
 from engine.tool_formats.base import Tool
@@ -107,7 +108,8 @@ def _tokens_in(marks: Iterable[str], control: Iterable[str]) -> set[str]:
 def _prompt_end(template: ChatTemplate, kwargs: dict[str, Any]) -> str:
     """What stands behind the user's text; '' when the template fails."""
     try:
-        return unshield(template.render(_CHAT, template_kwargs=kwargs)).rpartition(_NEEDLE)[2]
+        rendered = template.render(_CHAT, TemplateOptions(template_kwargs=kwargs))
+        return unshield(rendered).rpartition(_NEEDLE)[2]
     except EngineError:
         return ""
 
@@ -118,8 +120,8 @@ def _turn_start(template: ChatTemplate, marks: Iterable[str]) -> str:
     marks: what already belongs to the reply.
     """
     try:
-        asked = unshield(template.render(_CHAT, add_generation_prompt=True))
-        told = unshield(template.render(_CHAT, add_generation_prompt=False))
+        asked = unshield(template.render(_CHAT))
+        told = unshield(template.render(_CHAT, TemplateOptions(add_generation_prompt=False)))
     except EngineError:
         return ""
     pairs = enumerate(zip(asked, told, strict=False))

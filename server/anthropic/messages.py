@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import AliasChoices, Field
 
-from engine import InvalidRequest, SamplingParams
+from engine import InvalidRequest, SamplingParams, TemplateOptions
 from server.answer import answer, read_body, translate
 from server.anthropic.content import AnthropicMessage, Content, chat_messages
 from server.anthropic.errors import AnthropicError, anthropic_error
@@ -88,12 +88,9 @@ class MessagesRequest(SamplingFields, RequestBody):
         tools, choice = choose(self.tools or [], self.tool_choice)
         messages = chat_messages(self.messages, self.system)
         last = messages[-1]
-        prompt = ChatPrompt(
-            messages,
-            tools=tools,
-            continue_last=last["role"] == "assistant" and "tool_calls" not in last,
-            effort=self._effort(),
-        )
+        is_begun = last["role"] == "assistant" and "tool_calls" not in last
+        template = TemplateOptions(tools=tools, continue_last=is_begun)
+        prompt = ChatPrompt(messages, template, self._effort())
         return Ask(
             [prompt],
             self.sampling_params(defaults),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, PrivateAttr, model_validator
 
-from engine import InvalidRequest, SamplingParams
+from engine import InvalidRequest, SamplingParams, TemplateOptions
 from server.ask import Ask, ChatPrompt, Constraint, ContextPolicy
 from server.openai.fields import MAX_LOGPROBS
 from server.openai.tools import (
@@ -195,12 +195,10 @@ class ResponsesRequest(SamplingFields, RequestBody):
         parallel = self.parallel_tool_calls is not False
         shown, choice = choose_tools(tools, self._chat_choice(), parallel)
         last = messages[-1]
-        prompt = ChatPrompt(
-            messages,
-            tools=shown,
-            continue_last=last["role"] == "assistant" and "tool_calls" not in last,
-            effort=self.reasoning.effort if self.reasoning else None,
-        )
+        is_begun = last["role"] == "assistant" and "tool_calls" not in last
+        template = TemplateOptions(tools=shown, continue_last=is_begun)
+        effort = self.reasoning.effort if self.reasoning else None
+        prompt = ChatPrompt(messages, template, effort)
         params = self.sampling_params(defaults)
         n_probs = (self.top_logprobs or 0) if self.wants_logprobs else None
         return Ask(

@@ -119,7 +119,7 @@ def test_one_call_only(http: httpx.Client, fake: FakeEngine) -> None:
     [
         (None, ["add", "say"], (["add", "say"], False)),
         ("auto", ["add", "say"], (["add", "say"], False)),
-        ("none", None, ([], False)),
+        ("none", [], ([], False)),
         ("required", ["add", "say"], (["add", "say"], True)),
         (named("say"), ["add", "say"], (["say"], True)),
         (allowed("auto", "say"), ["say"], (["say"], False)),
@@ -131,7 +131,7 @@ def test_tool_choice(
 ) -> None:
     assert http.post(CHAT, json={**BODY, "tool_choice": choice}).status_code == 200
     tools = fake.chats[-1]["tools"]
-    assert shown == (tools and [tool["function"]["name"] for tool in tools])
+    assert shown == [tool["function"]["name"] for tool in tools]
     names = [tool["function"]["name"] for tool in fake.rules.tools]
     assert (names, fake.rules.must_call) == rules
 

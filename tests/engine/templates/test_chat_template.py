@@ -16,7 +16,9 @@ from gguf import TokenType
 
 from engine.errors import ChatTemplateError, InvalidRequest
 from engine.files.gguf_file import GGUFFile
-from engine.templates.chat_template import CHATML, LLAMA_3, ChatTemplate
+from engine.templates.chat_template import ChatTemplate
+from engine.templates.default_templates import CHATML, LLAMA_3
+from engine.templates.template_options import TemplateOptions
 from engine.text.special_tokens import MARK, unshield
 from engine.text.tokenizer import Tokenizer
 from tests.model_files import SMOLLM2, needs
@@ -48,7 +50,7 @@ TOOL = {
 
 
 def render(source: str, messages: list[dict[str, Any]] = HI, **kwargs: Any) -> str:
-    return unshield(ChatTemplate(source).render(messages, **kwargs))
+    return unshield(ChatTemplate(source).render(messages, TemplateOptions(**kwargs)))
 
 
 def refusal(source: str, messages: list[dict[str, Any]] = HI, **kwargs: Any) -> str:
@@ -120,12 +122,14 @@ def test_variables() -> None:
         "{{ add_generation_prompt }}{{ enable_thinking }}"
     )
     template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"})
-    assert template.render(HI, template_kwargs={"enable_thinking": 5}) == "<s></s>TrueTrueTrue5"
-    assert template.render(HI, add_generation_prompt=False) == "<s></s>TrueTrueFalse"
+    on = TemplateOptions(template_kwargs={"enable_thinking": 5})
+    assert template.render(HI, on) == "<s></s>TrueTrueTrue5"
+    closed = TemplateOptions(add_generation_prompt=False)
+    assert template.render(HI, closed) == "<s></s>TrueTrueFalse"
     assert {"tools", "enable_thinking"} <= template.variables
     for name in ("messages", "bos_token", "tools"):
         with pytest.raises(InvalidRequest, match=name):
-            template.render(HI, template_kwargs={name: 1})
+            template.render(HI, TemplateOptions(template_kwargs={name: 1}))
 
 
 def test_what_the_template_cannot_show_is_refused() -> None:
@@ -386,7 +390,8 @@ def chat(tmp_path: Path) -> Callable[..., tuple[Tokenizer, list[int]]]:
         gguf = GGUFFile(path)
         tokenizer = Tokenizer.from_gguf(gguf)
         template = ChatTemplate.from_gguf(gguf, tokenizer)
-        return tokenizer, tokenizer.encode_template(template.render(messages, **kwargs))
+        rendered = template.render(messages, TemplateOptions(**kwargs))
+        return tokenizer, tokenizer.encode_template(rendered)
 
     return chat
 
@@ -522,8 +527,8 @@ def test_real_templates(path: Path) -> None:
             with pytest.raises(ChatTemplateError, match=r"not supported|must alternate"):
                 template.render(messages)
             continue
-        tools = [TOOL] if name == "tools" and "tools" in template.variables else None
-        text = unshield(template.render(messages, tools=tools))
+        tools = [TOOL] if name == "tools" and "tools" in template.variables else []
+        text = unshield(template.render(messages, TemplateOptions(tools=tools)))
         for message in messages:
             if message["role"] != "tool" and message["content"]:
                 assert message["content"] in text, name
@@ -556,7 +561,7 @@ def test_chats_with_tools_use_the_template_for_them(tmp_path: Path) -> None:
     write_vocab_gguf(path, CHAT_TOKENS, chat_template=CHATML, templates={"tool_use": own})
     gguf = GGUFFile(path)
     template = ChatTemplate.from_gguf(gguf, Tokenizer.from_gguf(gguf))
-    assert unshield(template.render(HI, tools=[TOOL])) == "Hilookup"
+    assert unshield(template.render(HI, TemplateOptions(tools=[TOOL]))) == "Hilookup"
     assert unshield(template.render(HI)).startswith("<|im_start|>user\nHi")
 
 
@@ -574,7 +579,7 @@ BEGUN = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "We
 
 
 def test_a_last_message_is_left_open() -> None:
-    assert ChatTemplate(CHATML).render(BEGUN, continue_last=True) == (
+    assert ChatTemplate(CHATML).render(BEGUN, TemplateOptions(continue_last=True)) == (
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nWell, \n"
     )
 
@@ -584,7 +589,7 @@ def test_real_templates_leave_a_last_message_open(path: Path) -> None:
     """Whatever a template does with an assistant's message, its text comes last, as it is."""
     template = ChatTemplate(path.read_text("utf-8"), {"bos_token": "<s>", "eos_token": "</s>"})
     try:
-        rendered = template.render(BEGUN, continue_last=True)
+        rendered = template.render(BEGUN, TemplateOptions(continue_last=True))
     except ChatTemplateError as error:
         assert "continue" in str(error) or "alternate" in str(error)
     else:
@@ -600,5 +605,5 @@ def test_real_templates_leave_a_last_message_open(path: Path) -> None:
 )
 def test_other_messages_cannot_be_continued(last: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        ChatTemplate(CHATML).render([{"role": "user", "content": "Hi"}, last], continue_last=True)
+        ChatTemplate(CHATML).render([*HI, last], TemplateOptions(continue_last=True))
     assert refused.value.param == "continue_final_message"
