@@ -13,11 +13,10 @@ from fastapi import APIRouter, Request, Response
 
 from engine import ModelInfo
 from server.answer import read_body
-from server.errors import ApiError
 from server.middleware import errors_as
 from server.ollama.errors import OllamaError, ollama_error
+from server.ollama.model_name import NamesModel
 from server.openapi import described
-from server.request_object import RequestBody
 from server.services import Services
 from server.wire_object import WireObject
 
@@ -69,14 +68,11 @@ class LoadedModels(WireObject):
     models: list[LoadedModel]
 
 
-class ShowRequest(RequestBody):
-    """Body of POST /api/show. `name` is the older word for `model`; `verbose` changes nothing."""
+class ShowRequest(NamesModel):
+    """Body of POST /api/show. `verbose` changes nothing."""
 
-    aliases: ClassVar[dict[str, tuple[str, ...]]] = {"model": ("model", "name")}
     without_effect: ClassVar[frozenset[str]] = frozenset({"system", "template", "options"})
 
-    model: str | None = None
-    name: str | None = None
     verbose: bool = False
 
 
@@ -128,11 +124,7 @@ async def show(request: Request) -> Response:
     loader = Services.of(request).loader
     engine = loader.engine()
     info = engine.model
-    name = body.model or body.name
-    if not name:
-        raise ApiError(400, "model: Field required", param="model")
-    if name.removesuffix(":latest") != info.name:
-        raise ApiError(404, f"model '{name:.100}' not found; '{info.name}' is served here")
+    body.check_is(info.name)
     shown = ShownModel(
         modified_at=_time(loader.loaded_at),
         modelfile=f"FROM {info.path.name}\n",

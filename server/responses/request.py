@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import AliasChoices, Field, PrivateAttr, model_validator
 
 from engine import InvalidRequest, SamplingParams, TemplateOptions
 from server.ask import Ask, ChatPrompt, Constraint, ContextPolicy
@@ -21,6 +21,7 @@ from server.openai.tools import (
     Tool,
     WireToolChoice,
     choose_tools,
+    one_choice,
 )
 from server.request_object import Object, RequestBody, RequestObject
 from server.responses.items import Input, as_items, chat_messages, unknown_keys
@@ -73,26 +74,13 @@ class FlatAllowedTools(RequestObject):
         return AllowedTools(type="allowed_tools", allowed_tools=allowed)
 
 
-_CHOICES: dict[Any, type[FlatName | FlatAllowedTools]] = {
-    "function": FlatName,
-    "allowed_tools": FlatAllowedTools,
-}
-
-
-def _choice(value: Any) -> Any:
-    if value in ("none", "auto", "required"):
-        return value
-    kind = _CHOICES.get(value.get("type")) if isinstance(value, dict) else None
-    if kind is None:
-        raise ValueError(
-            'must be "none", "auto", "required", {"type": "function", "name": ...} or '
-            '{"type": "allowed_tools", "mode": ..., "tools": [...]}'
-        )
-    return kind.model_validate(value)
-
-
 FlatToolChoice = Annotated[
-    Literal["none", "auto", "required"] | FlatName | FlatAllowedTools, BeforeValidator(_choice)
+    Literal["none", "auto", "required"] | FlatName | FlatAllowedTools,
+    one_choice(
+        {"function": FlatName, "allowed_tools": FlatAllowedTools},
+        '{"type": "function", "name": ...} or '
+        '{"type": "allowed_tools", "mode": ..., "tools": [...]}',
+    ),
 ]
 
 

@@ -152,6 +152,7 @@ def test_without_tools_nothing_is_a_call(http: httpx.Client, fake: FakeEngine) -
         ({"tool_choice": "banana"}, "tool_choice"),
         ({"tool_choice": {"type": "custom"}}, "tool_choice"),
         ({"tool_choice": 5}, "tool_choice"),
+        ({"tool_choice": {"type": ["function"]}}, "tool_choice"),
         ({"tool_choice": "required", "tools": []}, "tool_choice"),
         ({"tool_choice": named("add"), "tools": None}, "tool_choice"),
         ({"tools": [tool("add"), tool("add")]}, "tools"),
