@@ -26,6 +26,7 @@ from server.reply_events import Totals
 from server.request_object import RequestBody
 from server.services import Services
 from server.stream import ReplyStream
+from server.wire_object import json_response
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -74,7 +75,7 @@ async def answer_body(
     record.totals = totals = Totals.of(ends)
     whole = encoder.whole(choices, ends)
     told = notes.headers(totals.n_dropped, totals.difference)
-    return Response(whole.wire(), media_type="application/json", headers={**headers, **told})
+    return json_response(whole, {**headers, **told})
 
 
 async def read_body(
@@ -90,6 +91,14 @@ async def read_body(
     if unknown and server.unknown_fields == "refuse":
         raise ApiError(400, f"unknown field: {unknown[0]}", param=unknown[0], code="unknown_field")
     return body, raw, RequestRecord.of(request).ignore(unknown)
+
+
+async def count_prompt(request: Request, body: RequestBody, raw: dict[str, Any]) -> int:
+    """Tokens of the prompt that `body` asks an answer to. Raises: ApiError, EngineError."""
+    services = Services.of(request)
+    ask = translate(body, raw, services)
+    prepared = await asyncio.to_thread(prepare, services.loader.engine(), ask)
+    return len(prepared.prompts[0].ids)
 
 
 def translate(body: RequestBody, raw: dict[str, Any], services: Services) -> Ask:

@@ -70,9 +70,8 @@ class ToolChoice:
 @dataclass(frozen=True, slots=True)
 class Ask:
     """prompts: each is answered by itself; none: only that the model be there.
-    n: choices for each prompt; best_of: how many to make of which
-    the n likeliest are shown; constraint: on each reply's text;
-    context_policy: None = config.toml's.
+    n: choices for each prompt; best_of: how many to make, of which the n likeliest are shown.
+    constraint: on each reply's text; context_policy: None = the config's.
     """
 
     prompts: Sequence[ChatPrompt | TextPrompt]
