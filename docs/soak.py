@@ -141,7 +141,6 @@ class Memory:
     most_anonymous: int = 0
     most_resident: int = 0
     worst_account: float = 0.0
-    n_accounts: int = 0
 
     def watch(self, ended: threading.Event) -> None:
         n = 0
@@ -168,7 +167,6 @@ class Memory:
             after = self._look()[1]
             off = min(abs(told - before), abs(told - after)) / after
             self.worst_account = max(self.worst_account, round(off, 4))
-            self.n_accounts += 1
 
 
 def run(model: Path, args: argparse.Namespace) -> Record:

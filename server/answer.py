@@ -20,7 +20,7 @@ from server.encoder import Encoder
 from server.errors import ApiError
 from server.middleware import RequestRecord
 from server.parse_request import AnyBody, name_as_sent, parse_request
-from server.prepare import prepare
+from server.prepare import most_at_once, prepare
 from server.reply import Reply, while_connected
 from server.reply_events import Totals
 from server.request_object import RequestBody
@@ -85,9 +85,7 @@ async def read_body(
     services = Services.of(request)
     server = services.config.server
     raw = await read_json_object(request, server.max_body_bytes)
-    # More could not all be submitted: the queue is their one way in.
-    max_prompts = max(1, services.loader.engine().config.max_waiting)
-    body, unknown = parse_request(kind, raw, max_prompts)
+    body, unknown = parse_request(kind, raw, most_at_once(services.loader.engine()))
     if unknown and server.unknown_fields == "refuse":
         raise ApiError(400, f"unknown field: {unknown[0]}", param=unknown[0], code="unknown_field")
     return body, raw, RequestRecord.of(request).ignore(unknown)

@@ -93,11 +93,15 @@ class Prepared:
         return sum(prompt.n_dropped for prompt in self.prompts)
 
 
+def most_at_once(engine: Engine) -> int:
+    """Generations of one request: more could not all be submitted, as all go through the queue."""
+    return max(1, engine.config.max_waiting)
+
+
 def prepare(engine: Engine, ask: Ask) -> Prepared:
     """Raises: InvalidRequest, ChatTemplateError, ApiError."""
     n_made = ask.best_of or ask.n
-    # More could not all be submitted: the queue is their one way in.
-    most = max(1, engine.config.max_waiting)
+    most = most_at_once(engine)
     if len(ask.prompts) * n_made > most:
         raise ApiError(
             400,

@@ -31,10 +31,6 @@ class Found:
     n_common: int
     held: tuple[bool, ...]
 
-    @property
-    def n_stored(self) -> int:
-        return len(self.ids)
-
 
 class Write:
     """A chat on its way to a DictStore, where it arrives when the test says so."""

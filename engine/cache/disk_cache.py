@@ -45,13 +45,12 @@ _ABANDONED_S = 600.0  # an unfinished file of that age has no writer any more
 class Match:
     """A stored chat that begins as a prompt does.
 
-    n_common: tokens they share, up to where the chat can go on from; n_stored: tokens of the chat;
-    held: which pages of those shared tokens are stored.
+    n_common: tokens they share, up to where the chat can go on from; held: which pages of those
+    are stored.
     """
 
     name: str
     n_common: int
-    n_stored: int
     held: tuple[bool, ...]
 
 
@@ -94,7 +93,7 @@ class DiskCache:
             n = self._restart(chat, count_common(chat.ids, ours))
             if n > (best.n_common if best else 0):
                 held = tuple((chat.sizes[: n_slots(self._groups, n)] > 0).tolist())
-                best = Match(name, n, len(chat.ids), held)
+                best = Match(name, n, held)
         return best
 
     def load(self, match: Match, pages: Views, first: int = 0) -> bool:

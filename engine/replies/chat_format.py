@@ -31,18 +31,15 @@ _CHAT: Final = [{"role": "user", "content": _NEEDLE}]
 class ChatFormat:
     """How one model writes. Any thread may use it.
 
-    thinking:        the marks around its reasoning; none when it is not known to think.
-    thinking_switch: the template's variable that turns thinking on and off; '' when it has none.
-                     `thinking_kwargs` has its values.
-    tool_format:     how it writes tool calls.
-    visible_ids:     control tokens whose text the parser must see (see RequestOptions).
+    thinking:    the marks around its reasoning; none when it is not known to think.
+    tool_format: how it writes tool calls.
+    visible_ids: control tokens whose text the parser must see (see RequestOptions).
     """
 
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
         text = template.marked_text
         self.thinking: Final[Sequence[ThinkingMarks]] = find_marks(text)
         self._switch = find_switch(template.variables, lambda kwargs: _prompt_end(template, kwargs))
-        self.thinking_switch: Final = self._switch.variable if self._switch else ""
         self.tool_format: Final = template.tool_format
         self._has_channels = all(sign in text for sign in CHANNEL_SIGNS)
         marks = [m for marks in self.thinking for m in (marks.open.rstrip(), marks.close)]

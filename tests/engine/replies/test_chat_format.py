@@ -51,7 +51,7 @@ def model(tmp_path: Path) -> Any:
 
 def test_the_template_opens_the_thinking(model: Any) -> None:
     tokenizer, template, chat_format = model(SWITCHED)
-    assert chat_format.thinking_switch == "enable_thinking"
+    assert chat_format.thinking_kwargs(False) == {"enable_thinking": False}
     for kwargs, delta in (({}, ReasoningDelta), ({"enable_thinking": False}, ContentDelta)):
         options = TemplateOptions(template_kwargs=kwargs)
         ids = tokenizer.encode_template(template.render(HI, options))
@@ -184,7 +184,7 @@ def test_printed_calls_are_read_back(path: Path, n: int) -> None:
 def test_thinking_is_turned_off_and_on(path: Path) -> None:
     template, chat_format = real_model(path)
     expected = [name for name, stems in SWITCHES.items() if is_one_of(path, stems)]
-    assert chat_format.thinking_switch == "".join(expected)
+    assert list(chat_format.thinking_kwargs(True)) == expected
     chat = [{"role": "user", "content": "Say <think>."}]
 
     def reads_as(on: bool) -> type:
