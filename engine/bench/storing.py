@@ -144,7 +144,11 @@ def _params(n_tokens: int) -> SamplingParams:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="engine.bench.storing", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="engine.bench.storing",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("model")
     parser.add_argument("--chat-mib", type=int, default=300)
     parser.add_argument("--n-threads", type=int, default=0)

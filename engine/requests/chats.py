@@ -46,7 +46,9 @@ class Chats:
             chat = self._chat(n)
             n_tokens = len(chat.ids)
             if not self._cache.drop(chat):
-                raise InvalidRequest(f"chat {n} is being answered", "id_slot")
+                raise InvalidRequest(
+                    f"chat {n} is being answered; try again when it is done", "id_slot"
+                )
             return n_tokens
 
         return self._worker.call(drop).result()
@@ -80,7 +82,9 @@ class Chats:
         try:
             pages = self._worker.call_with_room(lambda: self._cache.take(len(ids), held))
         except NoRoom:
-            raise OutOfMemory(f"there is no room for '{name}' beside running chats") from None
+            raise OutOfMemory(
+                f"there is no room for '{name}' beside running chats; try again when they are done"
+            ) from None
         try:
             saved.read(name, header, self._cache.views(pages))
         except BaseException:

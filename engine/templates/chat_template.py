@@ -139,7 +139,11 @@ class ChatTemplate:
         if self.error:
             raise ChatTemplateError(self.error)
         if options.documents and "documents" not in self.variables:
-            raise InvalidRequest("this model's chat template has no place for them", "documents")
+            raise InvalidRequest(
+                "documents: this model's chat template has no place for them; put them into a"
+                " message",
+                "documents",
+            )
         for name in options.template_kwargs:
             if name in _RESERVED or name in self._tokens:
                 raise InvalidRequest(
