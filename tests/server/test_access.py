@@ -1,4 +1,4 @@
-"""API keys, and browser pages of other origins (cases.md, 34)."""
+"""API keys, and browser pages of other origins."""
 
 from __future__ import annotations
 

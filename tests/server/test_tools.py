@@ -1,5 +1,5 @@
-"""Tools and thinking on the chat route: what reaches the engine, and what comes back (cases.md,
-22-24). Whether replies are constrained rightly is tests/engine/grammar/test_reply_grammar.py's.
+"""Tools and thinking on the chat route: what reaches the engine, and what comes back. Whether
+replies are constrained rightly is tests/engine/grammar/test_reply_grammar.py's.
 """
 
 from __future__ import annotations
