@@ -96,7 +96,9 @@ _APART = 64
 SEGMENT = 512  # values of a row that one thread takes at a time; a multiple of 256
 _SEGMENT_BYTES = 4 * SEGMENT
 
-FINE8_BYTES, FINE16_BYTES = 384, 640  # of a run of 256 values
+FINE8_BYTES, FINE16_BYTES = 512, 640  # of a run of 256 values
+FINE8_D, FINE8_H, FINE8_H_32, FINE8_CENTRE = 256, 320, 384, 448  # bytes into a run
+FINE8_BIAS = 32  # of `centre`
 
 
 @inline
@@ -160,6 +162,7 @@ def _quantise(x, n, row, first, last):
 
 
 ZERO = np.float32(0)
+_MINUS_BIAS = np.float32(-FINE8_BIAS)
 _TINY = np.float32(1e-30)  # so that values which are all zero have a scale
 
 # Two steps that turn four vectors of four words into the four vectors of their columns.
@@ -179,8 +182,10 @@ def _sixteen(x, i, last, run, k):
     peak = max(max_lanes(absolute(v)), _TINY)
     q = convert(i32x16, nearest(mul(v, splat(f32x16, 127.0 / peak))))
     d = peak * (1.0 / 127.0)
-    write_f32(run + 256 + 4 * (k % 4 * 4 + k // 4), d)
-    write_f32(run + 320 + 4 * k, d * sum_lanes(q))
+    column, h = 4 * (k % 4 * 4 + k // 4), d * sum_lanes(q)
+    write_f32(run + FINE8_D + column, d)
+    write_f32(run + FINE8_H + 4 * k, h)
+    write_f32(run + FINE8_CENTRE + column, h * _MINUS_BIAS)
     return reinterpret(u32x4, convert(i8x16, q))
 
 
@@ -203,6 +208,10 @@ def _quantise_fine8(x, row, first, last):
             store(at + 64, merge(low, low_2, _HIGH_PAIRS))
             store(at + 128, merge(high, high_2, _LOW_PAIRS))
             store(at + 192, merge(high, high_2, _HIGH_PAIRS))
+        for k in range(8):
+            h = read_f32(run + FINE8_H + 8 * k) + read_f32(run + FINE8_H + 8 * k + 4)
+            write_f32(run + FINE8_H_32 + 4 * k, h)
+            write_f32(run + FINE8_H_32 + 32 + 4 * k, h)
 
 
 _MOST_16 = np.float32(127 << PLANE_BITS)

@@ -9,11 +9,17 @@ from engine.jit import inline
 from engine.kernels.activation import FINE16_BYTES
 from engine.kernels.simd import (
     ANY_U8,
+    FOUR,
+    ONE,
+    PLANE_BITS,
     Lanes,
+    add,
     add_16_where,
     concat,
-    fine16_dot,
+    count_products,
     flip,
+    fma_counts,
+    fma_rows,
     four_vectors,
     i8x64,
     load,
@@ -22,6 +28,7 @@ from engine.kernels.simd import (
     mask,
     merge,
     reinterpret,
+    shl,
     shr_words,
     shuffle,
     u8x16,
@@ -32,7 +39,7 @@ from engine.kernels.simd import (
     widen_f16,
 )
 from engine.quants.layouts import at_most_32, biased
-from engine.quants.row_loops import dot4_rows, dot_rows
+from engine.quants.row_loops import dot_rows, write
 
 
 @inline
@@ -50,16 +57,26 @@ _FIRST, _SECOND = (Lanes(*[2 * block + k for block in _COLUMNS.lanes]) for k in 
 
 
 @inline
-def _add_eight(sums, scales, weights, blocks, x, x_bytes):
+def _unpack_eight(scales, weights, blocks):
     scale, offset = scales(blocks)
-    return fine16_dot(sums, weights(blocks), x, x_bytes, scale, offset)
+    return weights(blocks), scale, offset
+
+
+@inline
+def _add_eight(sums, rows, parts, x, x_bytes):
+    w, scale, offset = parts
+    high = count_products(rows, w, x, x_bytes)
+    low = count_products(rows, w, x + 256, x_bytes)
+    total = fma_rows(sums[0], offset, x + 576, x_bytes)
+    counts = add(shl(high, PLANE_BITS), low)
+    return fma_counts(total, counts, scale, x + 512, x_bytes), sums[1]
 
 
 @inline
 def dot_eights(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
     """QuantType.dot."""
     sizes = (8 * block_bytes, FINE16_BYTES)
-    dot_rows(_add_eight, scales, weights, sizes, w, row_bytes, n_rows, n_in, x, out)
+    dot_rows(ONE, _unpack_eight, _add_eight, write, scales, weights, sizes, w, row_bytes, n_rows, n_in, (x, 0, out, 0))
 
 
 @inline
@@ -67,8 +84,8 @@ def dot4_eights(
     scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
 ):
     """QuantType.dot4."""
-    sizes, to = (8 * block_bytes, FINE16_BYTES), (x, x_bytes, out, out_bytes)
-    dot4_rows(_add_eight, scales, weights, sizes, w, row_bytes, n_rows, n_in, to)
+    sizes = (8 * block_bytes, FINE16_BYTES)
+    dot_rows(FOUR, _unpack_eight, _add_eight, write, scales, weights, sizes, w, row_bytes, n_rows, n_in, (x, x_bytes, out, out_bytes))
 
 
 @inline

@@ -10,9 +10,11 @@ import numpy as np
 
 from engine.jit import inline
 from engine.kernels.simd import (
+    ANY_U8,
     Lanes,
     bor,
     concat,
+    constant,
     convert,
     f32x8,
     f32x16,
@@ -22,6 +24,7 @@ from engine.kernels.simd import (
     load_bits,
     load_twice,
     mask,
+    mask_lanes,
     merge,
     mul,
     plus,
@@ -36,8 +39,11 @@ from engine.kernels.simd import (
     u5x64,
     u8x16,
     u8x32,
+    u8x64,
     u32x4,
     u32x8,
+    u32x16,
+    upper,
 )
 from engine.quants.base import Blocks
 
@@ -125,19 +131,63 @@ _UPPER_TWICE = Lanes(*[8 + i // 2 for i in range(16)])
 
 
 @inline
-def unpack_scales_and_minima(block):
-    """(d * s, -dmin * m) for each 16 weights of the Q4_K or Q5_K block at `block`: two f32x16."""
+def _six_bits(block):
+    """s0..s7, m0..m7 of the Q4_K or Q5_K block at `block`: u8x16."""
     head = load(u32x4, block)
     ab, c = shuffle(head, _AB), shuffle(head, _C)
     fours = mask(shr_lanes(c, _NIBBLE_OF), 0x0F0F0F0F)
     high = bor(fours, mask(shr(ab, 2), 0x30303030))  # s4..s7, m4..m7
     low = mask(ab, 0x3F3F3F3F)  # s0..s3, m0..m3
-    six_bits = reinterpret(u8x16, merge(low, high, _S_THEN_M))
+    return reinterpret(u8x16, merge(low, high, _S_THEN_M))
+
+
+@inline
+def unpack_scales_and_minima(block):
+    """(d * s, -dmin * m) for each 16 weights of the Q4_K or Q5_K block at `block`: two f32x16."""
+    six_bits = _six_bits(block)
     d, dmin = read_f16_pair(block)
     # Each twice: as the scales of two groups of 16.
     return (
         times_16(shuffle(six_bits, _TWICE), d),
         times_16(shuffle(six_bits, _UPPER_TWICE), -dmin),
+    )
+
+
+# The same in the order of fine8's columns.
+_IN_COLUMNS = Lanes(*[(4 * j + i) // 2 for i in range(4) for j in range(4)])
+_WORTH = Lanes(*[1.0] * 8, *[1 / 16 if ANY_U8 else 1.0] * 8)
+
+
+@inline
+def scales_of_columns(block):
+    six_bits = _six_bits(block)
+    d, dmin = read_f16_pair(block)
+    each = convert(f32x16, convert(i32x16, shuffle(six_bits, _IN_COLUMNS)))
+    factor = mul(splat(f32x16, d), constant(f32x16, _WORTH))
+    minima = convert(f32x8, convert(i32x8, upper(six_bits)))
+    return mul(each, factor), mul(minima, splat(f32x8, -dmin))
+
+
+_C0, _C1, _C2, _C3 = (
+    Lanes(*[4 * (2 * j + i % 2) + c for i in range(4) for j in range(4)]) for c in range(4)
+)
+_HIGHER = Lanes(*[15] * 32, *[240] * 32)
+
+
+@inline
+def _nibbles_of(v):
+    v = reinterpret(u8x64, v)
+    return mask_lanes(v, _HIGHER) if ANY_U8 else mask(shr_words(v, _FOUR_UP), 15)
+
+
+@inline
+def nibble_columns(qs):
+    a, b = load(u32x16, qs), load(u32x16, qs + 64)
+    return (
+        _nibbles_of(merge(a, b, _C0)),
+        _nibbles_of(merge(a, b, _C1)),
+        _nibbles_of(merge(a, b, _C2)),
+        _nibbles_of(merge(a, b, _C3)),
     )
 
 

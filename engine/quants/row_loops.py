@@ -10,8 +10,8 @@ from engine.jit import inline
 from engine.kernels.op import AHEAD
 from engine.kernels.simd import (
     FOUR,
-    ONE,
     L,
+    f32x8,
     f32x16,
     load,
     load_sums,
@@ -28,26 +28,29 @@ from engine.kernels.simd import (
 
 # Four input rows of so many blocks are 14 kB: they stay in the L1 cache while weight rows pass by.
 _CHUNK = 8
-_SUMS_BYTES = FOUR.n * 64  # of one weight row
+_HALVES = FOUR.n * 64
+_SUMS_BYTES = _HALVES + FOUR.n * 32  # of one weight row
 _WAITING = L * _SUMS_BYTES
 _ROOM = 320  # bytes: eight blocks of 34, and a whole number of vectors
 
 
 @inline
-def _add_blocks(sums, add, scales, weights, sizes, row, ahead, blocks, x, x_bytes):
-    """Add blocks of the weight row at `row`; what lies `ahead` bytes on comes soon.
+def _add_blocks(sums, parts, rows, unpack, add, scales, weights, sizes, n_blocks, block, after, ahead, x, x_bytes):
+    """(sums, parts) after the products of n_blocks blocks, the first of which parts are unpacked.
 
-    blocks: (first, behind the last).
+    The next block is unpacked beside the products of the one before: a CPU that had to wait for it
+    would not find enough else to do. after: address of the block that comes after these.
     """
     block_bytes, run_bytes = sizes
-    first, last = blocks
-    block = row + first * block_bytes
-    for b in range(first, last):
+    for b in range(n_blocks):
         for line in range(0, block_bytes, 64):
             prefetch(block + ahead + line)
-        sums = add(sums, scales, weights, block, x + run_bytes * b, x_bytes)
         block += block_bytes
-    return sums
+        then = unpack(scales, weights, block if b + 1 < n_blocks else after)
+        sums = add(sums, rows, parts, x, x_bytes)
+        x += run_bytes
+        parts = then
+    return sums, parts
 
 
 @inline
@@ -70,27 +73,24 @@ def _clear(room):
 
 
 @inline
-def dot_rows(add, scales, weights, sizes, w, row_bytes, n_rows, n_in, x, out):
-    """QuantType.dot. sizes: (block_bytes, run_bytes)."""
-    block_bytes, run_bytes = sizes
-    n = n_in // 256
-    rest = n_in % 256 * block_bytes // 256
-    copy = stack(_ROOM)
-    _clear(copy)
-    for r in range(n_rows):
-        row, sums = w + r * row_bytes, zero_sums(ONE, f32x16)
-        if rest > 0:
-            _copy_rest(row + n * block_bytes, rest, copy)
-        sums = _add_blocks(sums, add, scales, weights, sizes, row, AHEAD, (0, n), x, 0)
-        if rest > 0:
-            sums = add(sums, scales, weights, copy, x + n * run_bytes, 0)
-        write_sums(out + 4 * r, 0, sums)
+def no_sums(rows):
+    """Sums of 0: a tile of f32x16, and one of f32x8 for what is by 32."""
+    return zero_sums(rows, f32x16), zero_sums(rows, f32x8)
 
 
 @inline
-def dot4_rows(add, scales, weights, sizes, w, row_bytes, n_rows, n_in, to):
-    """QuantType.dot4. Long rows go chunk by chunk, a few weight rows at a time, whose sums wait in
-    memory meanwhile. to: (x, x_bytes, out, out_bytes).
+def write(out, stride, sums):
+    write_sums(out, stride, sums[0])
+
+
+@inline
+def dot_rows(
+    rows, unpack, add, write_out, scales, weights, sizes, w, row_bytes, n_rows, n_in, to
+):
+    """QuantType.dot and dot4. Long rows go chunk by chunk, a few weight rows at a time, whose sums
+    wait in memory meanwhile.
+
+    rows: ONE or FOUR; to: (x, x_bytes, out, out_bytes).
     """
     block_bytes, run_bytes = sizes
     x, x_bytes, out, out_bytes = to
@@ -98,23 +98,44 @@ def dot4_rows(add, scales, weights, sizes, w, row_bytes, n_rows, n_in, to):
     rest = n_in % 256 * block_bytes // 256
     copy, waiting = stack(_ROOM), stack(_WAITING)
     _clear(copy)
-    ahead = AHEAD if n <= _CHUNK else row_bytes
+    ahead = AHEAD if n <= _CHUNK else 2 * row_bytes
+    parts = unpack(scales, weights, w if n > 0 else copy)
     for first_row in range(0, n_rows, L):
         m = min(L, n_rows - first_row)
         for first in range(0, max(n, 1), _CHUNK):
-            last = min(first + _CHUNK, n)
+            k = min(_CHUNK, n - first)
+            whole = first + k == n
             for r in range(m):
                 row, place = w + (first_row + r) * row_bytes, waiting + r * _SUMS_BYTES
-                sums = zero_sums(FOUR, f32x16)
+                block = row + first * block_bytes
+                # The block after these: of the next row, or the first row's next chunk.
+                if r + 1 < m:
+                    next_block = block + row_bytes
+                elif not whole:
+                    next_block = w + first_row * row_bytes + (first + k) * block_bytes
+                elif first_row + m < n_rows:
+                    next_block = row + row_bytes
+                else:
+                    next_block = block
+                sums = no_sums(rows)
                 if first > 0:
-                    sums = load_sums(sums, place)
-                if rest > 0 and last == n:
+                    sums = load_sums(sums[0], place), load_sums(sums[1], place + _HALVES)
+                after = next_block
+                if rest > 0 and whole:
                     _copy_rest(row + n * block_bytes, rest, copy)
-                of = (first, last)
-                sums = _add_blocks(sums, add, scales, weights, sizes, row, ahead, of, x, x_bytes)
-                if last < n:
-                    store_sums(place, sums)
+                    after = copy
+                    if n == 0:
+                        parts = unpack(scales, weights, copy)
+                run = x + first * run_bytes
+                sums, parts = _add_blocks(
+                    sums, parts, rows, unpack, add, scales, weights, sizes, k, block, after, ahead, run, x_bytes
+                )
+                if not whole:
+                    store_sums(place, sums[0])
+                    store_sums(place + _HALVES, sums[1])
                     continue
                 if rest > 0:
-                    sums = add(sums, scales, weights, copy, x + n * run_bytes, x_bytes)
-                write_sums(out + 4 * (first_row + r), out_bytes, sums)
+                    then = unpack(scales, weights, next_block if n > 0 else copy)
+                    sums = add(sums, rows, parts, x + n * run_bytes, x_bytes)
+                    parts = then
+                write_out(out + 4 * (first_row + r), out_bytes, sums)
