@@ -39,7 +39,7 @@ from engine.kernels.simd import (
     widen_f16,
 )
 from engine.quants.layouts import at_most_32, biased
-from engine.quants.row_loops import dot_rows, write
+from engine.quants.row_loops import CHUNK, WHOLE, dot_rows, write
 
 
 @inline
@@ -76,7 +76,21 @@ def _add_eight(sums, rows, parts, x, x_bytes):
 def dot_eights(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
     """QuantType.dot."""
     sizes = (8 * block_bytes, FINE16_BYTES)
-    dot_rows(ONE, _unpack_eight, _add_eight, write, scales, weights, sizes, w, row_bytes, n_rows, n_in, (x, 0, out, 0))
+    dot_rows(
+        ONE,
+        _unpack_eight,
+        _add_eight,
+        write,
+        scales,
+        weights,
+        sizes,
+        WHOLE,
+        w,
+        row_bytes,
+        n_rows,
+        n_in,
+        (x, 0, out, 0),
+    )
 
 
 @inline
@@ -85,7 +99,21 @@ def dot4_eights(
 ):
     """QuantType.dot4."""
     sizes = (8 * block_bytes, FINE16_BYTES)
-    dot_rows(FOUR, _unpack_eight, _add_eight, write, scales, weights, sizes, w, row_bytes, n_rows, n_in, (x, x_bytes, out, out_bytes))
+    dot_rows(
+        FOUR,
+        _unpack_eight,
+        _add_eight,
+        write,
+        scales,
+        weights,
+        sizes,
+        CHUNK,
+        w,
+        row_bytes,
+        n_rows,
+        n_in,
+        (x, x_bytes, out, out_bytes),
+    )
 
 
 @inline

@@ -6,18 +6,23 @@ A type tells how its block is unpacked, in two functions:
     scales(block)    (scale, offset) for each 16 weights, two f32x16; weight = scale * w + offset
     weights(block)   its 256 weights as four u8x64, of at most 127 each in a dot product, or i8x64
 
+Types that want to be fast unpack in the order of fine8's columns (kernels/activation.py) instead,
+weights as a tile, for products of their own:
+
+    by_32     offset, f32x8, for each 32 weights
+    centred   weight = scale * (w - FINE8_CENTRE); there is no offset
+
 512 bits are a register of some CPUs; where they are not, LLVM makes two or four of each vector.
 """
 
 from __future__ import annotations
 
 from engine.jit import inline
-from engine.kernels.activation import FINE8_BYTES, FINE8_CENTRE, FINE8_D, FINE8_H, FINE8_H_32
+from engine.kernels.activation import FINE8_BYTES, FINE8_C, FINE8_D, FINE8_H, FINE8_H_32
 from engine.kernels.simd import (
     FOUR,
     ONE,
     Lanes,
-    add_lower,
     columns,
     count_products,
     fma_centred,
@@ -29,13 +34,12 @@ from engine.kernels.simd import (
     stack,
     store,
     upper,
-    write_sums,
 )
 from engine.kernels.tile import STAGE, STAGE_2, STAGE_8, N, offset_at, scale_at
-from engine.quants.row_loops import dot_rows, write
+from engine.quants.row_loops import CHUNK, WHOLE, dot_rows, write, write_both
 
-# The scales in fine8's order (kernels/activation.py).
-_COLUMNS = Lanes(*[4 * j + i for i in range(4) for j in range(4)])
+# The groups of 16 in the order of fine8's columns.
+COLUMNS = Lanes(*[4 * j + i for i in range(4) for j in range(4)])
 _EVEN = Lanes(*range(0, 16, 2))  # of groups of 32, each of which is there as two of 16
 
 
@@ -43,7 +47,7 @@ _EVEN = Lanes(*range(0, 16, 2))  # of groups of 32, each of which is there as tw
 def _unpack(scales, weights, block):
     scale, offset = scales(block)
     w0, w1, w2, w3 = weights(block)
-    return columns(w0, w1, w2, w3), shuffle(scale, _COLUMNS), offset
+    return columns(w0, w1, w2, w3), shuffle(scale, COLUMNS), offset
 
 
 @inline
@@ -62,7 +66,7 @@ def _unpack_columns(scales, weights, block):
 
 
 @inline
-def _add_32(sums, rows, parts, x, x_bytes):
+def _add_by_32(sums, rows, parts, x, x_bytes):
     w, scale, offset = parts
     counts = count_products(rows, w, x, x_bytes)
     total = fma_counts(sums[0], counts, scale, x + FINE8_D, x_bytes)
@@ -70,15 +74,10 @@ def _add_32(sums, rows, parts, x, x_bytes):
 
 
 @inline
-def _write_32(out, stride, sums):
-    write_sums(out, stride, add_lower(sums[0], sums[1]))
-
-
-@inline
 def _add_centred(sums, rows, parts, x, x_bytes):
     w, scale, _ = parts
     counts = count_products(rows, w, x, x_bytes)
-    d, centre = x + FINE8_D, x + FINE8_CENTRE
+    d, centre = x + FINE8_D, x + FINE8_C
     return fma_centred(sums[0], counts, scale, d, centre, x_bytes), sums[1]
 
 
@@ -86,7 +85,21 @@ def _add_centred(sums, rows, parts, x, x_bytes):
 def dot_blocks(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
     """QuantType.dot."""
     sizes = (block_bytes, FINE8_BYTES)
-    dot_rows(ONE, _unpack, _add, write, scales, weights, sizes, w, row_bytes, n_rows, n_in, (x, 0, out, 0))
+    dot_rows(
+        ONE,
+        _unpack,
+        _add,
+        write,
+        scales,
+        weights,
+        sizes,
+        WHOLE,
+        w,
+        row_bytes,
+        n_rows,
+        n_in,
+        (x, 0, out, 0),
+    )
 
 
 @inline
@@ -95,30 +108,86 @@ def dot4_blocks(
 ):
     """QuantType.dot4."""
     sizes = (block_bytes, FINE8_BYTES)
-    dot_rows(FOUR, _unpack, _add, write, scales, weights, sizes, w, row_bytes, n_rows, n_in, (x, x_bytes, out, out_bytes))
+    dot_rows(
+        FOUR,
+        _unpack,
+        _add,
+        write,
+        scales,
+        weights,
+        sizes,
+        CHUNK,
+        w,
+        row_bytes,
+        n_rows,
+        n_in,
+        (x, x_bytes, out, out_bytes),
+    )
 
 
 @inline
-def dot_32(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
+def dot_by_32(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
     """QuantType.dot."""
     sizes = (block_bytes, FINE8_BYTES)
-    dot_rows(ONE, _unpack_columns, _add_32, _write_32, scales, weights, sizes, w, row_bytes, n_rows, n_in, (x, 0, out, 0))
+    dot_rows(
+        ONE,
+        _unpack_columns,
+        _add_by_32,
+        write_both,
+        scales,
+        weights,
+        sizes,
+        WHOLE,
+        w,
+        row_bytes,
+        n_rows,
+        n_in,
+        (x, 0, out, 0),
+    )
 
 
 @inline
-def dot4_32(
+def dot4_by_32(
     scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
 ):
     """QuantType.dot4."""
     sizes = (block_bytes, FINE8_BYTES)
-    dot_rows(FOUR, _unpack_columns, _add_32, _write_32, scales, weights, sizes, w, row_bytes, n_rows, n_in, (x, x_bytes, out, out_bytes))
+    dot_rows(
+        FOUR,
+        _unpack_columns,
+        _add_by_32,
+        write_both,
+        scales,
+        weights,
+        sizes,
+        CHUNK,
+        w,
+        row_bytes,
+        n_rows,
+        n_in,
+        (x, x_bytes, out, out_bytes),
+    )
 
 
 @inline
 def dot_centred(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
     """QuantType.dot."""
     sizes = (block_bytes, FINE8_BYTES)
-    dot_rows(ONE, _unpack_columns, _add_centred, write, scales, weights, sizes, w, row_bytes, n_rows, n_in, (x, 0, out, 0))
+    dot_rows(
+        ONE,
+        _unpack_columns,
+        _add_centred,
+        write,
+        scales,
+        weights,
+        sizes,
+        WHOLE,
+        w,
+        row_bytes,
+        n_rows,
+        n_in,
+        (x, 0, out, 0),
+    )
 
 
 @inline
@@ -127,7 +196,21 @@ def dot4_centred(
 ):
     """QuantType.dot4."""
     sizes = (block_bytes, FINE8_BYTES)
-    dot_rows(FOUR, _unpack_columns, _add_centred, write, scales, weights, sizes, w, row_bytes, n_rows, n_in, (x, x_bytes, out, out_bytes))
+    dot_rows(
+        FOUR,
+        _unpack_columns,
+        _add_centred,
+        write,
+        scales,
+        weights,
+        sizes,
+        CHUNK,
+        w,
+        row_bytes,
+        n_rows,
+        n_in,
+        (x, x_bytes, out, out_bytes),
+    )
 
 
 @inline

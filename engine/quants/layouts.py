@@ -18,6 +18,7 @@ from engine.kernels.simd import (
     convert,
     f32x8,
     f32x16,
+    four_vectors,
     i32x8,
     i32x16,
     load,
@@ -153,42 +154,47 @@ def unpack_scales_and_minima(block):
     )
 
 
-# The same in the order of fine8's columns.
+# In the order of fine8's columns (kernels/activation.py), lanes 0-7 hold low nibbles and lanes 8-15
+# high ones. Where any byte is multiplied as unsigned, high nibbles stay where they are in it, worth
+# sixteen times as much; else they are shifted.
 _IN_COLUMNS = Lanes(*[(4 * j + i) // 2 for i in range(4) for j in range(4)])
 _WORTH = Lanes(*[1.0] * 8, *[1 / 16 if ANY_U8 else 1.0] * 8)
+_OWN_NIBBLE = Lanes(*[15] * 32, *[240] * 32)
+# The words of 32 bits that are quarter c of each column, low nibbles and high ones.
+_QUARTER_0, _QUARTER_1, _QUARTER_2, _QUARTER_3 = (
+    Lanes(*[4 * (2 * j + i % 2) + c for i in range(4) for j in range(4)]) for c in range(4)
+)
 
 
 @inline
 def scales_of_columns(block):
+    """(d * s for each column, f32x16, -dmin * m for each 32 weights, f32x8)."""
     six_bits = _six_bits(block)
     d, dmin = read_f16_pair(block)
-    each = convert(f32x16, convert(i32x16, shuffle(six_bits, _IN_COLUMNS)))
-    factor = mul(splat(f32x16, d), constant(f32x16, _WORTH))
-    minima = convert(f32x8, convert(i32x8, upper(six_bits)))
-    return mul(each, factor), mul(minima, splat(f32x8, -dmin))
-
-
-_C0, _C1, _C2, _C3 = (
-    Lanes(*[4 * (2 * j + i % 2) + c for i in range(4) for j in range(4)]) for c in range(4)
-)
-_HIGHER = Lanes(*[15] * 32, *[240] * 32)
+    m = convert(f32x8, convert(i32x8, upper(six_bits)))
+    return times_16(shuffle(six_bits, _IN_COLUMNS), d), mul(m, splat(f32x8, -dmin))
 
 
 @inline
-def _nibbles_of(v):
-    v = reinterpret(u8x64, v)
-    return mask_lanes(v, _HIGHER) if ANY_U8 else mask(shr_words(v, _FOUR_UP), 15)
+def scales_of_nibbles(block):
+    """The same for what `nibble_columns` returns."""
+    scale, offset = scales_of_columns(block)
+    return mul(scale, constant(f32x16, _WORTH)), offset
+
+
+@inline
+def _own_nibbles(words):
+    packed = reinterpret(u8x64, words)
+    return mask_lanes(packed, _OWN_NIBBLE) if ANY_U8 else mask(shr_words(packed, _FOUR_UP), 15)
 
 
 @inline
 def nibble_columns(qs):
+    """The nibbles of 128 bytes in columns, as they are in their bytes: a tile."""
     a, b = load(u32x16, qs), load(u32x16, qs + 64)
-    return (
-        _nibbles_of(merge(a, b, _C0)),
-        _nibbles_of(merge(a, b, _C1)),
-        _nibbles_of(merge(a, b, _C2)),
-        _nibbles_of(merge(a, b, _C3)),
-    )
+    w0, w1 = _own_nibbles(merge(a, b, _QUARTER_0)), _own_nibbles(merge(a, b, _QUARTER_1))
+    w2, w3 = _own_nibbles(merge(a, b, _QUARTER_2)), _own_nibbles(merge(a, b, _QUARTER_3))
+    return four_vectors(w0, w1, w2, w3) if ANY_U8 else four_vectors(*at_most_32(w0, w1, w2, w3))
 
 
 def bytes_of(first: int, second: int) -> Lanes:

@@ -19,20 +19,19 @@ import numpy as np
 
 from engine.jit import inline
 from engine.kernels.op import part
-from engine.kernels.simd import four_vectors
 from engine.kernels.tile import tile_dot_4bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.k_blocks import (
-    dot4_32,
-    dot_32,
+    dot4_by_32,
+    dot_by_32,
     unpack_blocks,
 )
 from engine.quants.layouts import (
     at_most_32,
     nibble_columns,
     nibble_pair,
-    scales_of_columns,
     scales_and_minima,
+    scales_of_nibbles,
 )
 from engine.quants.layouts import (
     unpack_scales_and_minima as scales,
@@ -65,18 +64,18 @@ def weights(block):
 
 @inline
 def _columns(block):
-    return four_vectors(*at_most_32(*nibble_columns(block + 16)))
+    return nibble_columns(block + 16)
 
 
 @part(6)
 def dot_q4_k(w, row_bytes, n_rows, n_in, x, out):
-    dot_32(scales_of_columns, _columns, BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_by_32(scales_of_nibbles, _columns, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
 @part(8)
 def dot4_q4_k(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
-    dot4_32(
-        scales_of_columns,
+    dot4_by_32(
+        scales_of_nibbles,
         _columns,
         BYTES,
         w,

@@ -1,7 +1,8 @@
-"""The loops over rows of 256-blocks, with one input row or four: for k_blocks.py, eight_blocks.py.
+"""The loop over rows of 256-blocks, with one input row or four: for k_blocks.py, eight_blocks.py.
 
-add(sums, scales, weights, block, x, x_bytes) adds the product of a block, whose numbers scales and
-weights unpack, with a run of 256 input values. A row may end with a part of a block.
+unpack(scales, weights, block) makes a block's numbers ready (`parts`), whatever they are to
+add(sums, rows, parts, x, x_bytes), which adds their product with a run of 256 input values, and
+write_out(out, out_bytes, sums) ends a row. A row may end with a part of a block.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from engine.kernels.op import AHEAD
 from engine.kernels.simd import (
     FOUR,
     L,
+    add_lower,
     f32x8,
     f32x16,
     load,
     load_sums,
     prefetch,
+    prefetch_l2,
     stack,
     store,
     store_sums,
@@ -26,30 +29,36 @@ from engine.kernels.simd import (
     zeros,
 )
 
-# Four input rows of so many blocks are 14 kB: they stay in the L1 cache while weight rows pass by.
-_CHUNK = 8
-_HALVES = FOUR.n * 64
-_SUMS_BYTES = _HALVES + FOUR.n * 32  # of one weight row
-_WAITING = L * _SUMS_BYTES
+# Four input rows of so many blocks are 16 kB: they stay in the L1 cache while weight rows pass by.
+# One row is read through: memory is faster in order.
+CHUNK, WHOLE = 8, 1 << 30
+_LATER = 4  # rows of weights ahead at which chunks are prefetched
 _ROOM = 320  # bytes: eight blocks of 34, and a whole number of vectors
+_LOWER = FOUR.n * 64  # where the second tile of sums waits
+_SUMS_BYTES = _LOWER + FOUR.n * 32  # of one weight row
+_WAITING = L * _SUMS_BYTES
 
 
 @inline
-def _add_blocks(sums, parts, rows, unpack, add, scales, weights, sizes, n_blocks, block, after, ahead, x, x_bytes):
+def _add_blocks(sums, parts, rows, unpack, add, scales, weights, sizes, n_blocks, at, x, x_bytes):
     """(sums, parts) after the products of n_blocks blocks, the first of which parts are unpacked.
 
-    The next block is unpacked beside the products of the one before: a CPU that had to wait for it
-    would not find enough else to do. after: address of the block that comes after these.
+    The next block is unpacked beside the products of the last: a CPU that waited for it would not
+    find enough else to do. at: (first block, the one behind the last, bytes ahead to prefetch).
     """
     block_bytes, run_bytes = sizes
+    block, after, ahead = at
     for b in range(n_blocks):
         for line in range(0, block_bytes, 64):
-            prefetch(block + ahead + line)
+            if ahead == AHEAD:
+                prefetch(block + AHEAD + line)
+            else:  # no row of lines for the CPU to go on with by itself
+                prefetch_l2(block + ahead + line)
         block += block_bytes
-        then = unpack(scales, weights, block if b + 1 < n_blocks else after)
+        following = unpack(scales, weights, block if b + 1 < n_blocks else after)
         sums = add(sums, rows, parts, x, x_bytes)
         x += run_bytes
-        parts = then
+        parts = following
     return sums, parts
 
 
@@ -73,24 +82,40 @@ def _clear(room):
 
 
 @inline
-def no_sums(rows):
-    """Sums of 0: a tile of f32x16, and one of f32x8 for what is by 32."""
-    return zero_sums(rows, f32x16), zero_sums(rows, f32x8)
+def write(out, out_bytes, sums):
+    """Write the sum of the first tile's lanes for each input row."""
+    write_sums(out, out_bytes, sums[0])
 
 
 @inline
-def write(out, stride, sums):
-    write_sums(out, stride, sums[0])
+def write_both(out, out_bytes, sums):
+    """The same with the second tile added to the first."""
+    write_sums(out, out_bytes, add_lower(sums[0], sums[1]))
+
+
+@inline
+def _run_after(rows_at, row_bytes, first, chunk_bytes, r, m, is_end):
+    """Address of the chunk that is read as number r of m rows', those beyond being the first rows'
+    next chunks, or after the last chunks the next rows'.
+
+    rows_at: address of the first row; first: bytes from a row's start to its chunk.
+    """
+    if r < m:
+        return rows_at + r * row_bytes + first
+    if is_end:
+        return rows_at + r * row_bytes
+    return rows_at + (r - m) * row_bytes + first + chunk_bytes
 
 
 @inline
 def dot_rows(
-    rows, unpack, add, write_out, scales, weights, sizes, w, row_bytes, n_rows, n_in, to
+    rows, unpack, add, write_out, scales, weights, sizes, chunk, w, row_bytes, n_rows, n_in, to
 ):
-    """QuantType.dot and dot4. Long rows go chunk by chunk, a few weight rows at a time, whose sums
-    wait in memory meanwhile.
+    """QuantType.dot and dot4. Rows of more than `chunk` blocks go chunk by chunk, a few weight rows
+    at a time, whose sums wait in memory meanwhile.
 
-    rows: ONE or FOUR; to: (x, x_bytes, out, out_bytes).
+    rows: ONE or FOUR; sizes: (block_bytes, run_bytes); to: (x, x_bytes, out, out_bytes). Sums are
+    two tiles for `add` to use: f32x16 and f32x8.
     """
     block_bytes, run_bytes = sizes
     x, x_bytes, out, out_bytes = to
@@ -98,44 +123,40 @@ def dot_rows(
     rest = n_in % 256 * block_bytes // 256
     copy, waiting = stack(_ROOM), stack(_WAITING)
     _clear(copy)
-    ahead = AHEAD if n <= _CHUNK else 2 * row_bytes
     parts = unpack(scales, weights, w if n > 0 else copy)
     for first_row in range(0, n_rows, L):
-        m = min(L, n_rows - first_row)
-        for first in range(0, max(n, 1), _CHUNK):
-            k = min(_CHUNK, n - first)
-            whole = first + k == n
+        rows_at, m = w + first_row * row_bytes, min(L, n_rows - first_row)
+        for first in range(0, max(n, 1), chunk):
+            k = min(chunk, n - first)
+            is_end = first + k == n
             for r in range(m):
-                row, place = w + (first_row + r) * row_bytes, waiting + r * _SUMS_BYTES
-                block = row + first * block_bytes
-                # The block after these: of the next row, or the first row's next chunk.
-                if r + 1 < m:
-                    next_block = block + row_bytes
-                elif not whole:
-                    next_block = w + first_row * row_bytes + (first + k) * block_bytes
-                elif first_row + m < n_rows:
-                    next_block = row + row_bytes
-                else:
-                    next_block = block
-                sums = no_sums(rows)
+                row, place = rows_at + r * row_bytes, waiting + r * _SUMS_BYTES
+                block, size = row + first * block_bytes, (first * block_bytes, k * block_bytes)
+                following, ahead = block, AHEAD
+                if not is_end or first_row + r + 1 < n_rows:
+                    following = _run_after(rows_at, row_bytes, *size, r + 1, m, is_end)
+                if n > chunk:
+                    later = _run_after(rows_at, row_bytes, *size, r + _LATER, m, is_end)
+                    ahead = later - block
+                sums = zero_sums(rows, f32x16), zero_sums(rows, f32x8)
                 if first > 0:
-                    sums = load_sums(sums[0], place), load_sums(sums[1], place + _HALVES)
-                after = next_block
-                if rest > 0 and whole:
+                    sums = load_sums(sums[0], place), load_sums(sums[1], place + _LOWER)
+                after = following
+                if rest > 0 and is_end:
                     _copy_rest(row + n * block_bytes, rest, copy)
                     after = copy
                     if n == 0:
                         parts = unpack(scales, weights, copy)
-                run = x + first * run_bytes
+                at, run = (block, after, ahead), x + first * run_bytes
                 sums, parts = _add_blocks(
-                    sums, parts, rows, unpack, add, scales, weights, sizes, k, block, after, ahead, run, x_bytes
+                    sums, parts, rows, unpack, add, scales, weights, sizes, k, at, run, x_bytes
                 )
-                if not whole:
+                if not is_end:
                     store_sums(place, sums[0])
-                    store_sums(place + _HALVES, sums[1])
+                    store_sums(place + _LOWER, sums[1])
                     continue
                 if rest > 0:
-                    then = unpack(scales, weights, next_block if n > 0 else copy)
                     sums = add(sums, rows, parts, x + n * run_bytes, x_bytes)
-                    parts = then
+                    if n > 0:
+                        parts = unpack(scales, weights, following)
                 write_out(out + 4 * (first_row + r), out_bytes, sums)

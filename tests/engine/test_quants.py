@@ -87,13 +87,14 @@ def fine8_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n_rows, n = x.shape
     d, q, values = rounded(np.pad(x, [(0, 0), (0, -n % 256)]), 16)
     h = values.reshape(n_rows, -1, 16).sum(-1).astype(np.float32)
+    h_32 = np.pad(values.reshape(n_rows, -1, 8, 32).sum(-1), [(0, 0), (0, 0), (0, 8)])
     # [runs, vectors of 64, 16s, quarters, 4]: a column goes through the vectors of the 16s.
     columns = q.reshape(n_rows, -1, 4, 4, 4, 4).transpose(0, 1, 4, 3, 2, 5).astype(np.int8)
-    of_columns = d.reshape(n_rows, -1, 4, 4).swapaxes(2, 3)
-    runs = [
-        p.reshape(n_rows, -1, 16 * k).copy() for p, k in ((columns, 16), (of_columns, 1), (h, 1))
-    ]
-    rows = np.concatenate([p.view(np.uint8) for p in runs], axis=2).reshape(n_rows, -1)
+    d, centre = (p.reshape(n_rows, -1, 4, 4).swapaxes(2, 3) for p in (d, -32 * h))
+    runs = [columns.reshape(n_rows, -1, 256)]
+    runs += [p.astype(np.float32).reshape(n_rows, -1, 16) for p in (d, h, centre, h_32)]
+    parts = [np.ascontiguousarray(p).view(np.uint8) for p in runs]
+    rows = np.concatenate(parts, axis=2).reshape(n_rows, -1)
     return np.ascontiguousarray(rows), values[:, :n]
 
 

@@ -120,8 +120,8 @@ def fma_counts(typingctx, sums, counts, scale, d, stride):
 
     def codegen(_context, builder, _sig, args):
         vec, new = sums.vec, []
-        counted = ll.vectors(builder, counts, args[1])
-        for (old, at), count in zip(_rows(builder, sums, args[0], args[3], args[4]), counted, strict=True):
+        rows = _rows(builder, sums, args[0], args[3], args[4])
+        for (old, at), count in zip(rows, ll.vectors(builder, counts, args[1]), strict=True):
             factor = builder.fmul(ll.load(builder, at, vec.ir), args[2])
             new.append(ll.fma(builder, vec, builder.sitofp(count, vec.ir), factor, old))
         return ll.tile(builder, sums, new)
@@ -135,11 +135,12 @@ def fma_centred(typingctx, sums, counts, scale, d, centre, stride):
 
     def codegen(_context, builder, _sig, args):
         vec, new = sums.vec, []
-        counted = ll.vectors(builder, counts, args[1])
-        centres = ll.rows(builder, args[4], args[5], sums.n)
-        for (old, at), count, centre_at in zip(_rows(builder, sums, args[0], args[3], args[5]), counted, centres, strict=True):
-            own, bias = ll.load(builder, at, vec.ir), ll.load(builder, centre_at, vec.ir)
-            value = ll.fma(builder, vec, builder.sitofp(count, vec.ir), own, bias)
+        rows = _rows(builder, sums, args[0], args[3], args[5])
+        apart = builder.sub(args[4], args[3])
+        for (old, at), count in zip(rows, ll.vectors(builder, counts, args[1]), strict=True):
+            own = ll.load(builder, at, vec.ir)
+            middle = ll.load(builder, builder.add(at, apart), vec.ir)
+            value = ll.fma(builder, vec, builder.sitofp(count, vec.ir), own, middle)
             new.append(ll.fma(builder, vec, value, args[2], old))
         return ll.tile(builder, sums, new)
 
@@ -151,9 +152,11 @@ def add_lower(typingctx, sums, halves):
     """sums, f32x16, with those of f32x8 added to their lower lanes."""
 
     def codegen(_context, builder, _sig, args):
-        none, new = ir.Constant(halves.vec.ir, None), []
-        for v, half in zip(*(ll.vectors(builder, k, a) for k, a in zip((sums, halves), args)), strict=True):
-            new.append(builder.fadd(v, ll.concat(builder, half, none)))
+        none = ir.Constant(halves.vec.ir, None)
+        pairs = zip(
+            ll.vectors(builder, sums, args[0]), ll.vectors(builder, halves, args[1]), strict=True
+        )
+        new = [builder.fadd(v, ll.concat(builder, half, none)) for v, half in pairs]
         return ll.tile(builder, sums, new)
 
     return sums(sums, halves), codegen
