@@ -32,6 +32,9 @@ from engine.kernels.simd import (
 # Four input rows of so many blocks are 16 kB: they stay in the L1 cache while weight rows pass by.
 # One row is read through: memory is faster in order.
 CHUNK, WHOLE = 8, 1 << 30
+# Whether a block is unpacked beside the products of the one before, as a CPU that waits for it does
+# not find enough else to do. With 16 registers there is no room for it.
+_EARLY = L == 16
 _LATER = 4  # rows of weights ahead at which chunks are prefetched
 _ROOM = 320  # bytes: eight blocks of 34, and a whole number of vectors
 _LOWER = FOUR.n * 64  # where the second tile of sums waits
@@ -43,8 +46,7 @@ _WAITING = L * _SUMS_BYTES
 def _add_blocks(sums, parts, rows, unpack, add, scales, weights, sizes, n_blocks, at, x, x_bytes):
     """(sums, parts) after the products of n_blocks blocks, the first of which parts are unpacked.
 
-    The next block is unpacked beside the products of the last: a CPU that waited for it would not
-    find enough else to do. at: (first block, the one behind the last, bytes ahead to prefetch).
+    at: (first block, the one behind the last, bytes ahead to prefetch).
     """
     block_bytes, run_bytes = sizes
     block, after, ahead = at
@@ -54,8 +56,12 @@ def _add_blocks(sums, parts, rows, unpack, add, scales, weights, sizes, n_blocks
                 prefetch(block + AHEAD + line)
             else:  # no row of lines for the CPU to go on with by itself
                 prefetch_l2(block + ahead + line)
+        if not _EARLY:
+            parts = unpack(scales, weights, block)
         block += block_bytes
-        following = unpack(scales, weights, block if b + 1 < n_blocks else after)
+        following = parts
+        if _EARLY:
+            following = unpack(scales, weights, block if b + 1 < n_blocks else after)
         sums = add(sums, rows, parts, x, x_bytes)
         x += run_bytes
         parts = following
@@ -156,7 +162,9 @@ def dot_rows(
                     store_sums(place + _LOWER, sums[1])
                     continue
                 if rest > 0:
+                    if not _EARLY:
+                        parts = unpack(scales, weights, copy)
                     sums = add(sums, rows, parts, x + n * run_bytes, x_bytes)
-                    if n > 0:
+                    if _EARLY and n > 0:
                         parts = unpack(scales, weights, following)
                 write_out(out + 4 * (first_row + r), out_bytes, sums)
