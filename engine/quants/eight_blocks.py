@@ -9,8 +9,6 @@ from engine.jit import inline
 from engine.kernels.activation import FINE16_BYTES
 from engine.kernels.simd import (
     ANY_U8,
-    FOUR,
-    ONE,
     PLANE_BITS,
     Lanes,
     add,
@@ -39,7 +37,7 @@ from engine.kernels.simd import (
     widen_f16,
 )
 from engine.quants.layouts import at_most_32, biased
-from engine.quants.row_loops import CHUNK, WHOLE, dot_rows, write
+from engine.quants.row_loops import dot1_rows, dot4_rows, write
 
 
 @inline
@@ -75,45 +73,19 @@ def _add_eight(sums, rows, parts, x, x_bytes):
 @inline
 def dot_eights(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
     """QuantType.dot."""
-    sizes = (8 * block_bytes, FINE16_BYTES)
-    dot_rows(
-        ONE,
-        _unpack_eight,
-        _add_eight,
-        write,
-        scales,
-        weights,
-        sizes,
-        WHOLE,
-        w,
-        row_bytes,
-        n_rows,
-        n_in,
-        (x, 0, out, 0),
-    )
+    sizes, to = (8 * block_bytes, FINE16_BYTES), (x, 0, out, 0)
+    at = w, row_bytes, n_rows, n_in
+    dot1_rows(_unpack_eight, _add_eight, write, scales, weights, sizes, at, to)
 
 
 @inline
 def dot4_eights(
-    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
+    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes
 ):
     """QuantType.dot4."""
-    sizes = (8 * block_bytes, FINE16_BYTES)
-    dot_rows(
-        FOUR,
-        _unpack_eight,
-        _add_eight,
-        write,
-        scales,
-        weights,
-        sizes,
-        CHUNK,
-        w,
-        row_bytes,
-        n_rows,
-        n_in,
-        (x, x_bytes, out, out_bytes),
-    )
+    sizes, to = (8 * block_bytes, FINE16_BYTES), (x, x_bytes, out, out_bytes)
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(n_x, _unpack_eight, _add_eight, write, scales, weights, sizes, at, to)
 
 
 @inline

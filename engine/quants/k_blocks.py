@@ -20,8 +20,6 @@ from __future__ import annotations
 from engine.jit import inline
 from engine.kernels.activation import FINE8_BYTES, FINE8_C, FINE8_D, FINE8_H, FINE8_H_32
 from engine.kernels.simd import (
-    FOUR,
-    ONE,
     Lanes,
     columns,
     count_products,
@@ -36,7 +34,7 @@ from engine.kernels.simd import (
     upper,
 )
 from engine.kernels.tile import STAGE, STAGE_2, STAGE_8, N, offset_at, scale_at
-from engine.quants.row_loops import CHUNK, WHOLE, dot_rows, write, write_both
+from engine.quants.row_loops import dot1_rows, dot4_rows, write, write_both
 
 # The groups of 16 in the order of fine8's columns.
 COLUMNS = Lanes(*[4 * j + i for i in range(4) for j in range(4)])
@@ -84,133 +82,55 @@ def _add_centred(sums, rows, parts, x, x_bytes):
 @inline
 def dot_blocks(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
     """QuantType.dot."""
-    sizes = (block_bytes, FINE8_BYTES)
-    dot_rows(
-        ONE,
-        _unpack,
-        _add,
-        write,
-        scales,
-        weights,
-        sizes,
-        WHOLE,
-        w,
-        row_bytes,
-        n_rows,
-        n_in,
-        (x, 0, out, 0),
-    )
+    sizes, to = (block_bytes, FINE8_BYTES), (x, 0, out, 0)
+    at = w, row_bytes, n_rows, n_in
+    dot1_rows(_unpack, _add, write, scales, weights, sizes, at, to)
 
 
 @inline
 def dot4_blocks(
-    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
+    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes
 ):
     """QuantType.dot4."""
-    sizes = (block_bytes, FINE8_BYTES)
-    dot_rows(
-        FOUR,
-        _unpack,
-        _add,
-        write,
-        scales,
-        weights,
-        sizes,
-        CHUNK,
-        w,
-        row_bytes,
-        n_rows,
-        n_in,
-        (x, x_bytes, out, out_bytes),
-    )
+    sizes, to = (block_bytes, FINE8_BYTES), (x, x_bytes, out, out_bytes)
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(n_x, _unpack, _add, write, scales, weights, sizes, at, to)
 
 
 @inline
 def dot_by_32(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
     """QuantType.dot."""
-    sizes = (block_bytes, FINE8_BYTES)
-    dot_rows(
-        ONE,
-        _unpack_columns,
-        _add_by_32,
-        write_both,
-        scales,
-        weights,
-        sizes,
-        WHOLE,
-        w,
-        row_bytes,
-        n_rows,
-        n_in,
-        (x, 0, out, 0),
-    )
+    sizes, to = (block_bytes, FINE8_BYTES), (x, 0, out, 0)
+    at = w, row_bytes, n_rows, n_in
+    dot1_rows(_unpack_columns, _add_by_32, write_both, scales, weights, sizes, at, to)
 
 
 @inline
 def dot4_by_32(
-    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
+    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes
 ):
     """QuantType.dot4."""
-    sizes = (block_bytes, FINE8_BYTES)
-    dot_rows(
-        FOUR,
-        _unpack_columns,
-        _add_by_32,
-        write_both,
-        scales,
-        weights,
-        sizes,
-        CHUNK,
-        w,
-        row_bytes,
-        n_rows,
-        n_in,
-        (x, x_bytes, out, out_bytes),
-    )
+    sizes, to = (block_bytes, FINE8_BYTES), (x, x_bytes, out, out_bytes)
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(n_x, _unpack_columns, _add_by_32, write_both, scales, weights, sizes, at, to)
 
 
 @inline
 def dot_centred(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
     """QuantType.dot."""
-    sizes = (block_bytes, FINE8_BYTES)
-    dot_rows(
-        ONE,
-        _unpack_columns,
-        _add_centred,
-        write,
-        scales,
-        weights,
-        sizes,
-        WHOLE,
-        w,
-        row_bytes,
-        n_rows,
-        n_in,
-        (x, 0, out, 0),
-    )
+    sizes, to = (block_bytes, FINE8_BYTES), (x, 0, out, 0)
+    at = w, row_bytes, n_rows, n_in
+    dot1_rows(_unpack_columns, _add_centred, write, scales, weights, sizes, at, to)
 
 
 @inline
 def dot4_centred(
-    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
+    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes
 ):
     """QuantType.dot4."""
-    sizes = (block_bytes, FINE8_BYTES)
-    dot_rows(
-        FOUR,
-        _unpack_columns,
-        _add_centred,
-        write,
-        scales,
-        weights,
-        sizes,
-        CHUNK,
-        w,
-        row_bytes,
-        n_rows,
-        n_in,
-        (x, x_bytes, out, out_bytes),
-    )
+    sizes, to = (block_bytes, FINE8_BYTES), (x, x_bytes, out, out_bytes)
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(n_x, _unpack_columns, _add_centred, write, scales, weights, sizes, at, to)
 
 
 @inline

@@ -72,8 +72,8 @@ def dot_q4_k(w, row_bytes, n_rows, n_in, x, out):
     dot_by_32(scales_of_nibbles, _columns, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
-@part(8)
-def dot4_q4_k(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
+@part(9)
+def dot4_q4_k(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
     dot4_by_32(
         scales_of_nibbles,
         _columns,
@@ -84,6 +84,7 @@ def dot4_q4_k(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
         n_in,
         x,
         x_bytes,
+        n_x,
         out,
         out_bytes,
     )

@@ -120,10 +120,21 @@ def dot_q6_k(w, row_bytes, n_rows, n_in, x, out):
     dot_centred(_scales_of_columns, _columns, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
-@part(8)
-def dot4_q6_k(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
+@part(9)
+def dot4_q6_k(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
     dot4_centred(
-        _scales_of_columns, _columns, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
+        _scales_of_columns,
+        _columns,
+        BYTES,
+        w,
+        row_bytes,
+        n_rows,
+        n_in,
+        x,
+        x_bytes,
+        n_x,
+        out,
+        out_bytes,
     )
 
 

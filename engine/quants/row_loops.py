@@ -1,4 +1,4 @@
-"""The loop over rows of 256-blocks, with one input row or four: for k_blocks.py, eight_blocks.py.
+"""The loop over rows of 256-blocks, with one to four input rows: for k_blocks.py, eight_blocks.py.
 
 unpack(scales, weights, block) makes a block's numbers ready (`parts`), whatever they are to
 add(sums, rows, parts, x, x_bytes), which adds their product with a run of 256 input values, and
@@ -11,6 +11,8 @@ from engine.jit import inline
 from engine.kernels.op import AHEAD
 from engine.kernels.simd import (
     FOUR,
+    ONE,
+    TWO,
     L,
     add_lower,
     f32x8,
@@ -31,7 +33,7 @@ from engine.kernels.simd import (
 
 # Four input rows of so many blocks are 16 kB: they stay in the L1 cache while weight rows pass by.
 # One row is read through: memory is faster in order.
-CHUNK, WHOLE = 8, 1 << 30
+_CHUNK, _WHOLE = 8, 1 << 30
 # Whether a block is unpacked beside the products of the one before, as a CPU that waits for it does
 # not find enough else to do. With 16 registers there is no room for it.
 _EARLY = L == 16
@@ -43,13 +45,15 @@ _WAITING = L * _SUMS_BYTES
 
 
 @inline
-def _add_blocks(sums, parts, rows, unpack, add, scales, weights, sizes, n_blocks, at, x, x_bytes):
+def _add_blocks(
+    sums, parts, rows, unpack, add, scales, weights, sizes, n_blocks, where, x, x_bytes
+):
     """(sums, parts) after the products of n_blocks blocks, the first of which parts are unpacked.
 
-    at: (first block, the one behind the last, bytes ahead to prefetch).
+    where: (first block, the one behind the last, bytes ahead to prefetch).
     """
     block_bytes, run_bytes = sizes
-    block, after, ahead = at
+    block, after, ahead = where
     for b in range(n_blocks):
         for line in range(0, block_bytes, 64):
             if ahead == AHEAD:
@@ -114,16 +118,15 @@ def _run_after(rows_at, row_bytes, first, chunk_bytes, r, m, is_end):
 
 
 @inline
-def dot_rows(
-    rows, unpack, add, write_out, scales, weights, sizes, chunk, w, row_bytes, n_rows, n_in, to
-):
-    """QuantType.dot and dot4. Rows of more than `chunk` blocks go chunk by chunk, a few weight rows
+def _dot_rows(rows, unpack, add, write_out, scales, weights, sizes, chunk, at, to):
+    """Weight rows times input rows. Rows of more than `chunk` blocks go chunk by chunk, a few rows
     at a time, whose sums wait in memory meanwhile.
 
-    rows: ONE or FOUR; sizes: (block_bytes, run_bytes); to: (x, x_bytes, out, out_bytes). Sums are
-    two tiles for `add` to use: f32x16 and f32x8.
+    rows: ONE, TWO or FOUR; sizes: (block_bytes, run_bytes); at: (w, row_bytes, n_rows, n_in); to:
+    (x, x_bytes, out, out_bytes). Sums are two tiles for `add` to use: f32x16 and f32x8.
     """
     block_bytes, run_bytes = sizes
+    w, row_bytes, n_rows, n_in = at
     x, x_bytes, out, out_bytes = to
     n = n_in // 256
     rest = n_in % 256 * block_bytes // 256
@@ -153,9 +156,9 @@ def dot_rows(
                     after = copy
                     if n == 0:
                         parts = unpack(scales, weights, copy)
-                at, run = (block, after, ahead), x + first * run_bytes
+                where, run = (block, after, ahead), x + first * run_bytes
                 sums, parts = _add_blocks(
-                    sums, parts, rows, unpack, add, scales, weights, sizes, k, at, run, x_bytes
+                    sums, parts, rows, unpack, add, scales, weights, sizes, k, where, run, x_bytes
                 )
                 if not is_end:
                     store_sums(place, sums[0])
@@ -168,3 +171,18 @@ def dot_rows(
                     if _EARLY and n > 0:
                         parts = unpack(scales, weights, following)
                 write_out(out + 4 * (first_row + r), out_bytes, sums)
+
+
+@inline
+def dot1_rows(unpack, add, write_out, scales, weights, sizes, at, to):
+    """QuantType.dot. sizes, at, to: see _dot_rows."""
+    _dot_rows(ONE, unpack, add, write_out, scales, weights, sizes, _WHOLE, at, to)
+
+
+@inline
+def dot4_rows(n_x, unpack, add, write_out, scales, weights, sizes, at, to):
+    """QuantType.dot4. sizes, at, to: see _dot_rows."""
+    if n_x <= 2:
+        _dot_rows(TWO, unpack, add, write_out, scales, weights, sizes, 2 * _CHUNK, at, to)
+    else:
+        _dot_rows(FOUR, unpack, add, write_out, scales, weights, sizes, _CHUNK, at, to)

@@ -18,12 +18,12 @@ from engine.kernels.simd.vectors import I32, Tile, Vec, f32x8, i8x64, i32x16
 PLANE_BITS = 7  # of fine16's second plane (kernels/activation.py, which imports this folder)
 
 # How many input rows: a type, so that each number has compiled code of its own.
-ONE, FOUR = Tile(f32x8, 1), Tile(f32x8, 4)
+ONE, TWO, FOUR = Tile(f32x8, 1), Tile(f32x8, 2), Tile(f32x8, 4)
 
 
 @intrinsic
 def zero_sums(typingctx, rows, kind):
-    """Sums of 0, a vector of `kind` for each of the rows (ONE or FOUR)."""
+    """Sums of 0, a vector of `kind` for each of the rows (ONE, TWO or FOUR)."""
     sums = Tile(kind.of, rows.of.n)
 
     def codegen(_context, _builder, _sig, _args):
@@ -93,8 +93,8 @@ _AT_ONCE = 4 if PROFILE.dot == "maddubs" else 1
 def count_products(typingctx, rows, w, x, stride):
     """Integer products of 256 weights with the 256 bytes at x of each row, in i32x16.
 
-    rows: ONE or FOUR; w: a tile of four i8x64, or u8x64 (of at most 127, unless ANY_U8); u5x64 and
-    u6x64 take less time on some CPUs.
+    rows: ONE, TWO or FOUR; w: a tile of four i8x64, or u8x64 (of at most 127, unless ANY_U8); u5x64
+    and u6x64 take less time on some CPUs.
     """
     counts = Tile(i32x16, rows.of.n)
 

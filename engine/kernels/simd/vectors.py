@@ -72,16 +72,16 @@ class Kind(types.Type):
 
 
 class Lanes:
-    """A choice of lanes, for `shuffle`: a module-level constant."""
+    """A choice of lanes, for `shuffle`, or a number for each: a module-level constant."""
 
-    def __init__(self, *lanes: int) -> None:
+    def __init__(self, *lanes: float) -> None:
         self.lanes = lanes
 
 
 class LanesKind(types.Type):
     """The type of a global that holds Lanes."""
 
-    def __init__(self, lanes: tuple[int, ...]) -> None:
+    def __init__(self, lanes: tuple[float, ...]) -> None:
         self.lanes = lanes
         super().__init__(name=f"lanes{lanes}")
 
