@@ -34,7 +34,7 @@ ConfigOption = Annotated[
     Path | None, typer.Option(help="Settings file (default: ./config.toml if there is one)")
 ]
 ThreadsOption = Annotated[
-    int | None, typer.Option(min=0, help="Threads; 0 = the CPUs this process may use")
+    int | None, typer.Option(min=0, help="Threads; 0 = as many as are fastest")
 ]
 CtxOption = Annotated[
     int | None,

@@ -59,7 +59,7 @@ class EngineConfig:
 
     model_path: str | Path
     n_ctx: int = 0  # tokens a chat may hold; 0 = what fits, up to the model's own
-    n_threads: int = 0  # 0 = CPUs this process may use (affinity and cgroup quota)
+    n_threads: int = 0  # 0 = as many as are fastest, of the CPUs this process may use
     prefill_chunk: int = 256  # prompt tokens per plan run; more is faster, and needs more workspace
     lora: tuple[LoraFile, ...] = ()  # adapters, added to the weights
     tokenizer_pre: str = ""  # pre-tokenizer to use in place of one that this engine does not know

@@ -32,7 +32,7 @@ from engine.files.fingerprint import fingerprint
 from engine.info import LoadProgress, SavedChat
 from engine.jit import cache_root
 from engine.kernels.kv_page import LAYOUT
-from engine.memory.cpus import count_cpus
+from engine.memory.cpus import CpuCount, count_cpus
 from engine.memory.free_memory import free_memory, resident
 from engine.memory.memory import Budget, Sizes, plan_memory
 from engine.memory.memory_report import ChatMemory, MemoryReport
@@ -105,12 +105,14 @@ class Engine(ModelText):
                 self.budget = plan_memory(config, model_config.n_ctx_train, sizes, free_memory())
                 return self.budget.n_ctx
 
+            cpus = _cpus(config)
             most_rows = min(config.prefill_chunk, config.n_ctx or model_config.n_ctx_train)
             self._model = Model(
                 model_config,
                 self._file.weights,
                 max_rows=max(most_rows, config.max_running),
-                n_threads=_choose_n_threads(config),
+                n_threads=cpus.n,
+                n_cores=cpus.n_cores,
                 on_compile=lambda done, total: report(
                     LoadProgress("compiling kernels", done, total)
                 ),
@@ -395,10 +397,10 @@ def _until_finished(
         generation.cancel()
 
 
-def _choose_n_threads(config: EngineConfig) -> int:
-    if config.n_threads:
-        log.info("n_threads = %d: as set", config.n_threads)
-        return config.n_threads
+def _cpus(config: EngineConfig) -> CpuCount:
+    """Those that threads are for: none but as many as are set."""
     cpus = count_cpus()
+    if config.n_threads:
+        cpus = CpuCount(config.n_threads, "as set", n_cores=0)
     log.info("n_threads = %d: %s", cpus.n, cpus.reason)
-    return cpus.n
+    return cpus

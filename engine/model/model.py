@@ -16,7 +16,7 @@ from engine.kernels.op import FEW
 from engine.kernels.team import Team
 from engine.model.layer_groups import chat_bytes, group_layers
 from engine.model.model_config import ModelConfig
-from engine.model.pace import Pace
+from engine.model.pace import Paces
 from engine.model.plan import Batch, Part, Plan, Workspace
 from engine.model.transformer import Transformer
 from engine.model.weights import Weights
@@ -25,6 +25,8 @@ from engine.model.weights import Weights
 # hundredths of a second then, and the short prompts of small models are where a rounding error
 # changes the answer.
 _PRECISE_WORK = 8e9
+
+_MANY = 64  # rows of a chunk from which on the time that each takes is about the same
 
 
 class Cancelled(Exception):
@@ -43,6 +45,8 @@ class Model:
                tokens a chat may have at most, or raises.
     on_compile: called with (done, total) while kernels are compiled or loaded.
     kv_type: of keys and values in the pages: a key of KV_TYPES.
+    n_cores: that n_threads share, where fewer threads may be used if that is faster (pace.py); 0 =
+             they may not, but for a while when something else needs a core.
     groups, page_bytes: of its layers, and of the pages of each.
 
     long_rope: keys are turned as for contexts longer than the original one, where that matters.
@@ -57,6 +61,7 @@ class Model:
         on_compile: Callable[[int, int], None] = lambda done, total: None,
         on_layout: Callable[[Model], int] = _context_of_training,
         kv_type: str = "f16",
+        n_cores: int = 0,
     ) -> None:
         self.config = config
         self.weights = weights
@@ -90,7 +95,7 @@ class Model:
         on_compile(len(functions), len(functions))
         self.plan.finish()
         self.team = Team(n_threads)
-        self.pace = Pace(n_threads)
+        self._paces = Paces(n_threads, n_cores)
 
     def forward(self, parts: Sequence[Part], *, precise: bool) -> npt.NDArray[np.float32]:
         """Run the plan over the next tokens of one or several chats, at most max_rows together.
@@ -103,17 +108,16 @@ class Model:
         """
         n_rows = sum(len(part.tokens) for part in parts)
         n_out = sum(len(part.rows_out) for part in parts)
-        self.batch.fill(parts, 1 if not precise else 2 if n_rows > FEW else 0)
-        if n_rows > 1:
-            self.team.run(self.plan.address, len(self.plan), self.batch.address)
-        else:
-            start = time.perf_counter()
-            self.team.run(
-                self.plan.address, len(self.plan), self.batch.address, self.pace.n_threads
-            )
-            self.pace.note(time.perf_counter() - start)
+        planes = 1 if not precise else 2 if n_rows > FEW else 0
+        self.batch.fill(parts, planes)
+        pace = self._paces.of_decoding(n_rows) if planes == 0 else self._paces.of_prompts()
+        start = time.perf_counter()
+        self.team.run(self.plan.address, len(self.plan), self.batch.address, pace.n_threads)
+        seconds = time.perf_counter() - start
         if self.batch.cancelled:
             raise Cancelled
+        if planes == 0 or (planes == 1 and n_rows >= _MANY):
+            pace.note(seconds / n_rows)
         return self._logits[:n_out, : self.n_vocab]
 
     def hidden(self, n_rows: int) -> npt.NDArray[np.float32]:

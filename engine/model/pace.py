@@ -1,61 +1,120 @@
-"""Pace: how many threads a decode step uses: all, or one while another process takes a core.
+"""Pace: on how many threads one kind of step runs, found by trying. Paces: those of a model.
 
-Threads that share the work of a step wait for each other some hundred times in it. One that has
-lost its core to another process holds the others for a time slice, again and again, and then one
-thread alone is faster. Knows durations only, not what is computed.
+Two threads of one core share what it computes with, and many cores share one memory: more threads
+are not always faster. And they wait for each other some hundred times in a step: one that has lost
+its core to another process holds the others for a time slice, again and again, and then one thread
+alone is faster. Knows durations only, not what is computed.
 """
 
 from __future__ import annotations
 
+import logging
 import statistics
-from collections import deque
+from collections import defaultdict, deque
+from collections.abc import Sequence
 
-_SLOW = 1.5  # times the best duration from which on one thread is tried
-_TRIAL = 3  # steps of a trial
-_STAY = 64  # steps until the next trial
+log = logging.getLogger("rushlight.engine")
+
+_SLOW = 1.5  # times the best duration from which on all other numbers are tried
+_TRIAL = 5  # steps of a trial, of each number
+_WARM = 8  # steps until the first trial: what they read may come from the disk
+_STAY = 64  # steps until the next trial where one is urgent
+_LONG = 1024  # steps until the next one where nothing is wrong
+_MANY = 4  # cores from which on half of them are tried
 
 
 class Pace:
-    """Chooses between n_threads and one, by trying the other when there is reason to."""
+    """Chooses a number of threads for the next step.
 
-    def __init__(self, n_threads: int) -> None:
-        self._all = n_threads
-        self._n = n_threads  # now in use
-        self._on_trial = False
-        self._until_trial = 0  # steps before one may begin
-        self._best_s = float("inf")  # of a step on all threads
-        self._recent_s: dict[int, deque[float]] = {n: deque(maxlen=_TRIAL) for n in (1, n_threads)}
+    choices: numbers, the likeliest first. refuge: one more to be tried where steps have become
+    slow; 0 = none. What is chosen then is soon compared with the others again.
+    """
+
+    def __init__(self, kind: str, choices: Sequence[int], refuge: int = 0) -> None:
+        self._kind, self._choices = kind, tuple(choices)
+        self._refuge = 0 if refuge in choices else refuge
+        self._chosen = self._choices[0]
+        self._home = self._chosen  # what is best where nothing is wrong
+        self._trial: deque[int] = deque()  # the next steps' numbers
+        self._n_settled = max(_STAY, _LONG - _WARM)  # steps since the last trial
+        self._best_s = float("inf")  # of a step on one of the choices
+        self._recent_s: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_TRIAL))
 
     @property
     def n_threads(self) -> int:
         """For the next step."""
-        return self._n
+        return self._trial[0] if self._trial else self._chosen
 
     def note(self, duration_s: float) -> None:
         """Tell how long a step took on the threads asked for."""
-        if self._all == 1:
-            return
-        recent = self._recent_s[self._n]
-        recent.append(duration_s)
-        if self._n == self._all:
+        n = self.n_threads
+        self._recent_s[n].append(duration_s)
+        if n != self._refuge:
             # A best of long ago fades: steps take longer as the context grows.
             self._best_s = min(self._best_s * 1.001, duration_s)
-        self._until_trial -= 1
-        if len(recent) < _TRIAL:
+        if self._trial:
+            self._trial.popleft()
+            if not self._trial:
+                self._judge()
             return
-        if self._on_trial:
-            self._judge()
-        elif self._until_trial <= 0 and self._has_reason():
-            self._on_trial = True
-            self._n = 1 if self._n == self._all else self._all
-            self._recent_s[self._n].clear()
+        self._n_settled += 1
+        self._trial.extend(self._worth_trying() * _TRIAL)
 
-    def _has_reason(self) -> bool:
-        """All threads are slower than they were; or one thread has been in use for long."""
-        return self._n == 1 or statistics.median(self._recent_s[self._n]) > _SLOW * self._best_s
+    def _worth_trying(self) -> list[int]:
+        """What to compare with the number in use now, if there is reason to."""
+        recent = self._recent_s[self._chosen]
+        if self._n_settled < _STAY or len(recent) < _TRIAL:
+            return []
+        others = [n for n in self._choices if n != self._chosen]
+        if self._chosen == self._home and self._is_slow() and self._refuge:
+            return [*others, self._refuge]
+        is_time = self._chosen != self._home or self._is_slow() or self._n_settled >= _LONG
+        return others if is_time else []
+
+    def _is_slow(self) -> bool:
+        return statistics.median(self._recent_s[self._chosen]) > _SLOW * self._best_s
 
     def _judge(self) -> None:
-        one, many = (statistics.median(self._recent_s[n]) for n in (1, self._all))
-        self._n = 1 if one < many else self._all
-        self._on_trial = False
-        self._until_trial = _STAY
+        median_s = {n: statistics.median(times) for n, times in self._recent_s.items()}
+        best = min(median_s, key=lambda n: median_s[n])
+        if best != self._chosen:
+            told = ", ".join(f"{n}: {1e3 * time:.3g} ms" for n, time in sorted(median_s.items()))
+            log.info(
+                "%s: %d threads from now on, not %d (%s)", self._kind, best, self._chosen, told
+            )
+        if self._n_settled >= _LONG and best != self._refuge:
+            self._home = best
+        self._chosen = best
+        self._n_settled = 0
+        for other in median_s.keys() - {best}:
+            del self._recent_s[other]
+
+
+class Paces:
+    """One for prompts, and one for each number of rows that are decoded together.
+
+    n_threads: at most; n_cores: cores that these share, where fewer may be tried; 0 = they may not.
+    """
+
+    def __init__(self, n_threads: int, n_cores: int = 0) -> None:
+        each_core = min(n_cores, n_threads) or n_threads
+        # Half the cores may be enough for all that memory gives; arithmetic wants every one.
+        half = [each_core // 2] if n_cores and each_core >= _MANY else []
+        self._choices = _distinct(each_core, n_threads, *half)
+        self._prompts = Pace("prompts", _distinct(each_core, n_threads))
+        self._decoding: dict[int, Pace] = {}
+
+    def of_prompts(self) -> Pace:
+        """A chunk of a prompt: seconds of a row."""
+        return self._prompts
+
+    def of_decoding(self, n_rows: int) -> Pace:
+        """A step that reads n_rows."""
+        if n_rows not in self._decoding:
+            kind = f"decoding of {n_rows}" if n_rows > 1 else "decoding"
+            self._decoding[n_rows] = Pace(kind, self._choices, refuge=1)
+        return self._decoding[n_rows]
+
+
+def _distinct(*numbers: int) -> list[int]:
+    return list(dict.fromkeys(numbers))

@@ -46,7 +46,26 @@ def test_runs_are_complete_after_a_rest_and_without_one(n_threads: int) -> None:
         team.close()
 
 
-def test_a_cancelled_run_may_be_followed_at_once_by_one_of_a_single_thread() -> None:
+def test_some_threads_run_while_others_sleep_and_all_again_afterwards() -> None:
+    x, q8 = np.ones((64, 64), np.float32), np.zeros((64, q8_row_bytes.py_func(64)), np.uint8)
+    ops = plan_of(3, x, q8)
+    batch = np.zeros(1, BATCH)
+    batch["n_rows"], batch["planes"] = 64, 1
+    team = Team(4)
+    try:
+        for n_threads in (2, 4, 1, 3, 4, 2, None, 1, 4):
+            time.sleep(0.05)  # those that have no part in it go to sleep
+            for _ in range(3):
+                q8[:] = 0
+                team.run(ops.ctypes.data, len(ops), batch.ctypes.data, n_threads)
+                assert batch["op_done"][0] == len(ops)
+                assert q8[:, 0].all()
+    finally:
+        team.close()
+
+
+@pytest.mark.parametrize("n_next", [1, 2, 4])
+def test_a_cancelled_run_may_be_followed_at_once_by_one_of_fewer_threads(n_next: int) -> None:
     """A worker that is late to read how the first one ended must not go on with it."""
     x, q8 = np.ones((64, 64), np.float32), np.zeros((64, q8_row_bytes.py_func(64)), np.uint8)
     ops = plan_of(40, x, q8)
@@ -55,11 +74,11 @@ def test_a_cancelled_run_may_be_followed_at_once_by_one_of_a_single_thread() -> 
     team = Team(6)  # more than cores: some are late
 
     def alternate() -> None:
-        for _ in range(3000):
+        for _ in range(1000):
             batch["cancel"] = 1
             team.run(ops.ctypes.data, len(ops), batch.ctypes.data)
             batch["cancel"] = 0
-            team.run(ops.ctypes.data, len(ops), batch.ctypes.data, 1)
+            team.run(ops.ctypes.data, len(ops), batch.ctypes.data, n_next)
 
     runner = threading.Thread(target=alternate, daemon=True)  # a hang must not hang the tests
     runner.start()

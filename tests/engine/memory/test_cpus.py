@@ -36,8 +36,13 @@ class Machine:
         self.write(f"{directory}/cpu.cfs_quota_us", f"{quota_us}\n")
         self.write(f"{directory}/cpu.cfs_period_us", f"{period_us}\n")
 
+    def cores(self, *siblings: str, name: str = "core_cpus_list") -> None:
+        """Of each CPU, which ones are the same core's, as the system writes it."""
+        for cpu, same in enumerate(siblings):
+            self.write(f"/sys/devices/system/cpu/cpu{cpu}/topology/{name}", same + "\n")
+
     def count(self, n_affinity: int) -> CpuCount:
-        return count_cpus(self.root, n_affinity)
+        return count_cpus(self.root, range(n_affinity))
 
 
 @pytest.fixture
@@ -65,7 +70,7 @@ def v1(machine: Machine) -> Machine:
 
 
 def test_without_cgroups_the_affinity_counts(machine: Machine) -> None:
-    assert machine.count(3) == CpuCount(3, "CPU affinity")
+    assert machine.count(3) == CpuCount(3, "CPU affinity", n_cores=3)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
@@ -83,7 +88,7 @@ def test_without_affinity_the_machine_counts(
 ) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert count_cpus(tmp_path) == CpuCount(1, "CPUs of the machine")
+    assert count_cpus(tmp_path) == CpuCount(1, "CPUs of the machine", n_cores=1)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +146,7 @@ def test_reason_names_the_group_and_the_unrounded_quota(v2: Machine) -> None:
 
 def test_a_quota_above_the_affinity_does_not_raise_it(v2: Machine) -> None:
     v2.write("/sys/fs/cgroup/user/app/cpu.max", "400000 100000\n")
-    assert v2.count(2) == CpuCount(2, "CPU affinity")
+    assert v2.count(2) == CpuCount(2, "CPU affinity", n_cores=2)
 
 
 def test_container_with_its_own_cgroup_namespace(machine: Machine) -> None:
@@ -190,3 +195,35 @@ def test_mount_points_and_groups_with_spaces_and_colons(machine: Machine) -> Non
     )
     machine.write("/mnt/c group/my:group name/cpu.max", "100000 100000\n")
     assert machine.count(8).n == 1
+
+
+@pytest.mark.parametrize(
+    ("siblings", "n_cores"),
+    [
+        (("0-1", "0-1", "2-3", "2-3"), 2),
+        (("0,2", "1,3", "0,2", "1,3"), 2),
+        (("0-1", "0-1", "2", "3"), 3),  # some laptops: big cores have two threads, small ones one
+        (("0", "1", "2", "3"), 4),
+    ],
+)
+def test_two_threads_of_a_core_are_one_core(
+    machine: Machine, siblings: tuple[str, ...], n_cores: int
+) -> None:
+    machine.cores(*siblings)
+    assert machine.count(4) == CpuCount(4, "CPU affinity", n_cores)
+
+
+def test_older_systems_have_another_name_for_it(machine: Machine) -> None:
+    machine.cores("0-1", "0-1", name="thread_siblings_list")
+    assert machine.count(2).n_cores == 1
+
+
+def test_only_cores_of_the_affinity_count(machine: Machine) -> None:
+    machine.cores("0-1", "0-1", "2-3", "2-3")
+    assert count_cpus(machine.root, {1, 2, 3}) == CpuCount(3, "CPU affinity", n_cores=2)
+
+
+def test_a_quota_limits_cores_too(v2: Machine) -> None:
+    v2.cores("0-1", "0-1", "2-3", "2-3", "4-5", "4-5")
+    v2.write("/sys/fs/cgroup/user/app/cpu.max", "200000 100000\n")
+    assert (v2.count(6).n, v2.count(6).n_cores) == (2, 2)
