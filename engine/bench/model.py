@@ -239,7 +239,7 @@ def _read_gb_per_s(engine: Engine) -> float:
 
     The mapped weights themselves, or where they are so few that a cache holds them, other memory.
     """
-    data = max((part.data_bytes for part in engine._gguf.parts), key=len)
+    data = max((part.data_bytes for part in engine._file.gguf.parts), key=len)
     address, n_bytes = int(data.ctypes.data), len(data)
     if n_bytes < _LEAST_READ:
         stand_in = np.ones(_LEAST_READ, np.uint8)
