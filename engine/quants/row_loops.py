@@ -47,11 +47,23 @@ _WAITING = L * _SUMS_BYTES
 @inline
 def _ask_for(block, block_bytes, ahead):
     """Prefetch what lies `ahead` bytes behind a block."""
-    for line in range(0, block_bytes, 64):
-        if ahead == AHEAD:
-            prefetch(block + AHEAD + line)
-        else:  # no row of lines for the CPU to go on with by itself
-            prefetch_l2(block + ahead + line)
+    _ask_for_line(block, ahead)
+    if block_bytes > 64:  # known to the compiler, which would not unroll a loop
+        _ask_for_line(block + 64, ahead)
+    if block_bytes > 128:
+        _ask_for_line(block + 128, ahead)
+    if block_bytes > 192:
+        _ask_for_line(block + 192, ahead)
+    if block_bytes > 256:
+        _ask_for_line(block + 256, ahead)
+
+
+@inline
+def _ask_for_line(line, ahead):
+    if ahead == AHEAD:
+        prefetch(line + AHEAD)
+    else:  # no row of lines for the CPU to go on with by itself
+        prefetch_l2(line + ahead)
 
 
 @inline
@@ -150,7 +162,7 @@ def _dot_rows(rows, unpack, add, write_out, scales, weights, sizes, chunk, at, t
                 following, ahead = block, AHEAD
                 if not is_end or first_row + r + 1 < n_rows:
                     following = _run_after(rows_at, row_bytes, *size, r + 1, m, is_end)
-                if n > chunk:
+                if chunk < _WHOLE and n > chunk:  # one row's compiled code has no such case
                     later = _run_after(rows_at, row_bytes, *size, r + _LATER, m, is_end)
                     ahead = later - block
                 sums = zero_sums(rows, f32x16), zero_sums(rows, f32x8)
@@ -158,7 +170,6 @@ def _dot_rows(rows, unpack, add, write_out, scales, weights, sizes, chunk, at, t
                     sums = load_sums(sums[0], place), load_sums(sums[1], place + _LOWER)
                 after, part = following, row + n * block_bytes
                 if rest > 0 and is_end:
-                    _ask_for(part, block_bytes, ahead)
                     # What lies behind a row is another's weights, and meets zeros; behind the last
                     # one nothing may be read.
                     if part + block_bytes > end:
@@ -176,6 +187,7 @@ def _dot_rows(rows, unpack, add, write_out, scales, weights, sizes, chunk, at, t
                     store_sums(place + _LOWER, sums[1])
                     continue
                 if rest > 0:
+                    _ask_for(row + n * block_bytes, block_bytes, ahead)  # last: in order
                     if not _EARLY:
                         parts = unpack(scales, weights, part)
                     sums = add(sums, rows, parts, x + n * run_bytes, x_bytes)
