@@ -48,6 +48,7 @@ from engine.requests.generation import (
 from engine.requests.request_options import RequestOptions
 from engine.sampling.sampling_params import SamplingParams
 from engine.templates.context import FittedChat
+from engine.text.infill import FittedInfill, OtherFile
 from engine.tool_formats.deltas import (
     ContentDelta,
     Delta,
@@ -80,6 +81,7 @@ __all__ = [
     "FinishReason",
     "Finished",
     "FittedChat",
+    "FittedInfill",
     "GGUFError",
     "Generation",
     "Grammar",
@@ -89,6 +91,7 @@ __all__ = [
     "MemoryReport",
     "ModelFile",
     "ModelInfo",
+    "OtherFile",
     "OutOfMemory",
     "Phase",
     "Progress",

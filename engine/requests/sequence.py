@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from engine.cache.chat import Chat
 from engine.errors import EngineError, Replaced, TimedOut
+from engine.replies.line_limits import LineLimits
 from engine.replies.stop import StopChecker
 from engine.requests.generation import (
     Event,
@@ -80,6 +81,7 @@ class Sequence:
             tokenizer, self.prompt_ids[-1], generation.options.visible_ids
         )
         self._stop = StopChecker(params.stop)
+        self._lines = LineLimits(generation.options.n_indent, generation.options.max_write_s)
         self._since = time.monotonic()  # when the phase began
         self._spent: dict[Phase, float] = {}
         self._timers: list[threading.Timer] = []
@@ -218,8 +220,11 @@ class Sequence:
             self.finish(FinishReason.STOP)
             return
         text, stopped = self._stop.push(self._decoder.push(choice.token_id))
+        text = self._lines.push(text)
         self._report(Token(choice.token_id, text, choice.logprob, choice.top))
-        if stopped:
+        if self._lines.is_over:
+            self._end(FinishReason.LENGTH, "")
+        elif stopped:
             self._end(FinishReason.STOP, "")
         elif choice.is_last:
             self.finish(FinishReason.STOP)
@@ -240,7 +245,7 @@ class Sequence:
 
     def finish(self, reason: FinishReason) -> None:
         """End the reply: text that was held back is text after all."""
-        text = self._stop.flush()
+        text = self._lines.push(self._stop.flush())
         self._end(FinishReason.STOP if self._stop.stopped else reason, text)
 
     def fail(self, error: EngineError) -> None:
