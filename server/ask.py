@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine import RequestOptions, SamplingParams
+from engine import OtherFile, RequestOptions, SamplingParams
 
 # What becomes of a chat that does not fit: it is refused, or loses its oldest turns.
 ContextPolicy = Literal["error", "slide"]
@@ -35,14 +35,26 @@ class ChatPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """A text to be continued, or its token ids.
+    """A text to be continued, or its token ids, or some of both.
 
     suffix: what should follow the reply; echo: the reply begins with the prompt.
     """
 
-    text: str | Sequence[int]
+    text: str | Sequence[int | str]
     suffix: str = ""
     echo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InfillPrompt:
+    """Two texts, between which the reply goes, beside other files; cut to what fits the context."""
+
+    before: str
+    after: str
+    files: Sequence[OtherFile] = ()
+
+
+Prompt = ChatPrompt | TextPrompt | InfillPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +91,7 @@ class Ask:
     context_policy: None = config.toml's.
     """
 
-    prompts: Sequence[ChatPrompt | TextPrompt]
+    prompts: Sequence[Prompt]
     params: SamplingParams
     options: RequestOptions = field(default_factory=RequestOptions)
     n: int = 1

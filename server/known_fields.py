@@ -36,7 +36,6 @@ INACTIVE: dict[str, tuple[Any, ...]] = {
     "reasoning_format": ("auto", "deepseek"),
     "response_fields": ([],),
     "return_tokens": (False,),
-    "samplers": (),
     "sse_ping_interval": (),
     "t_max_predict_ms": (-1, 0),
     "thinking_budget_tokens": (-1,),

@@ -6,7 +6,16 @@ apart.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from pydantic import BaseModel, ConfigDict
+
+
+class Wire(Protocol):
+    """Whatever can be sent."""
+
+    def wire(self) -> str:
+        """Its JSON."""
 
 
 class WireObject(BaseModel):

@@ -134,7 +134,6 @@ ACTIVE: list[dict[str, Any]] = [
     {"modalities": ["text", "audio"]},
     {"cache_prompt": False},
     {"cache_salt": "x"},
-    {"samplers": ["top_k"]},
     {"reasoning_format": "none"},
     {"web_search_options": {}},
 ]

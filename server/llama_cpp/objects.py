@@ -1,0 +1,225 @@
+"""A completion as llama-server's objects: one for each choice, whole or in pieces.
+
+The last piece of a stream has all that a whole one has, but for the text and its tokens. A client
+may ask for some fields of it only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic import RootModel
+
+from engine import ContentDelta, FinishReason, SamplingParams, Token
+from server.errors import ApiError
+from server.framing import ServerSentEvents
+from server.llama_cpp.errors import LlamaError, llama_error
+from server.llama_cpp.settings import GenerationSettings
+from server.notes import Notes, summary
+from server.openai.logprobs import TopLogprob, named
+from server.openai.schema import PromptProgress
+from server.progress import Status
+from server.reply_events import Choice, Ended, Piece, Totals
+from server.timings import WireTimings
+from server.wire_object import WireObject
+
+if TYPE_CHECKING:
+    from engine import Engine
+    from server.llama_cpp.fields import NativeBody
+
+_SLOT: Final = 0  # that of the chat which was answered last
+
+
+class ListedToken(TopLogprob):
+    id: int
+
+
+class ScoredToken(ListedToken):
+    top_logprobs: list[ListedToken]
+
+
+class CompletionPiece(WireObject):
+    """More of a choice. prompt_progress: while it waits, where that is asked for."""
+
+    index: int
+    content: str
+    tokens: list[int]
+    stop: Literal[False]
+    id_slot: int
+    tokens_predicted: int
+    completion_probabilities: list[ScoredToken] | None = None
+    prompt_progress: PromptProgress | None = None
+
+
+class Completion(WireObject):
+    """tokens: empty unless they are asked for; tokens_evaluated: of the prompt; tokens_cached: of
+    both that are in the cache now; truncated: the context was too small for prompt or reply.
+    """
+
+    index: int
+    content: str
+    tokens: list[int]
+    id_slot: int
+    stop: Literal[True]
+    model: str
+    tokens_predicted: int
+    tokens_evaluated: int
+    generation_settings: GenerationSettings
+    prompt: str
+    has_new_line: bool
+    truncated: bool
+    stop_type: Literal["eos", "limit", "word"]
+    stopping_word: str
+    tokens_cached: int
+    timings: WireTimings
+    rushlight: Notes | None = None
+    completion_probabilities: list[ScoredToken] | None = None
+
+
+class SomeFields(RootModel[dict[str, Any]]):
+    """Of a Completion, those asked for; one that was asked for as "a/b" is called so."""
+
+    def wire(self) -> str:
+        return self.model_dump_json()
+
+
+class Completions(RootModel[list[Completion | SomeFields]]):
+    """Of several prompts, or several choices of one."""
+
+    def wire(self) -> str:
+        return f"[{','.join(one.wire() for one in self.root)}]"
+
+
+class AnyCompletion(RootModel[Completion | SomeFields | Completions]):
+    """What a request that is not streamed is answered with."""
+
+
+class AnyPiece(RootModel[CompletionPiece | Completion | SomeFields]):
+    """What a stream consists of."""
+
+
+class NativeEncoder:
+    """The Encoder of /completion and /infill."""
+
+    framing = ServerSentEvents()
+
+    def __init__(self, engine: Engine, body: NativeBody, params: SamplingParams) -> None:
+        """params: as asked for."""
+        self._engine, self._body, self._params = engine, body, params
+        self._n_sent: Counter[int] = Counter()  # tokens of each choice
+        self._has_new_line: set[int] = set()  # choices
+
+    def whole(
+        self, choices: Sequence[Choice], ends: Sequence[Ended]
+    ) -> Completion | SomeFields | Completions:
+        objects = [self._complete(c.content, c.tokens, "\n" in c.content, c.ended) for c in choices]
+        return objects[0] if len(objects) == 1 else Completions(objects)
+
+    def opening(self) -> Iterator[CompletionPiece]:
+        yield from ()
+
+    def waiting(self, status: Status) -> Iterator[CompletionPiece]:
+        if self._body.include_progress:
+            more = {"prompt_progress": PromptProgress.of(status)}
+            yield self._piece(status.index, "", (), **more)
+
+    def piece(self, piece: Piece) -> Iterator[CompletionPiece]:
+        text = "".join(delta.text for delta in piece.deltas if isinstance(delta, ContentDelta))
+        if "\n" in text:
+            self._has_new_line.add(piece.index)
+        self._n_sent[piece.index] += len(piece.tokens)
+        yield self._piece(piece.index, text, piece.tokens, **self._scores(piece.tokens))
+
+    def ended(self, end: Ended, ends: Sequence[Ended] | None) -> Iterator[Completion | SomeFields]:
+        yield self._complete("", (), end.index in self._has_new_line, end)
+
+    def closing(self, ends: Sequence[Ended]) -> Iterator[CompletionPiece]:
+        yield from ()
+
+    def failed(self, error: ApiError) -> Iterator[LlamaError]:
+        yield llama_error(error)
+
+    def _piece(
+        self, index: int, text: str, tokens: Sequence[Token], **more: Any
+    ) -> CompletionPiece:
+        return CompletionPiece(
+            index=index,
+            content=text,
+            tokens=[token.token_id for token in tokens],
+            stop=False,
+            id_slot=_SLOT,
+            tokens_predicted=self._n_sent[index],
+            **more,
+        )
+
+    def _complete(
+        self, text: str, tokens: Sequence[Token], has_new_line: bool, end: Ended
+    ) -> Completion | SomeFields:
+        done, n_ctx = end.finished, self._engine.model.n_ctx
+        n_both = done.n_prompt + done.n_decoded
+        is_full = done.finish_reason is FinishReason.LENGTH and n_both >= n_ctx
+        completion = Completion(
+            index=end.index,
+            content=text,
+            tokens=[token.token_id for token in tokens] if self._body.return_tokens else [],
+            id_slot=_SLOT,
+            stop=True,
+            model=self._engine.model.name,
+            tokens_predicted=done.n_decoded,
+            tokens_evaluated=done.n_prompt,
+            generation_settings=GenerationSettings.of(self._params, n_ctx),
+            prompt=self._engine.detokenize(end.prompt_ids) if self._wants("prompt") else "",
+            has_new_line=has_new_line,
+            truncated=is_full or end.n_cut > 0,
+            stop_type=_stop_type(end),
+            stopping_word=done.stop_string or "",
+            tokens_cached=n_both - (done.n_decoded > 0),  # the last one is not read any more
+            **summary(Totals.of([end])),
+            **self._scores(tokens),
+        )
+        wanted = self._body.response_fields
+        return _some_fields(completion, wanted) if wanted else completion
+
+    def _wants(self, name: str) -> bool:
+        wanted = self._body.response_fields
+        return not wanted or name in wanted
+
+    def _scores(self, tokens: Sequence[Token]) -> dict[str, Any]:
+        if self._body.wanted_probs is None or not tokens:
+            return {}
+        return {"completion_probabilities": [self._scored(token) for token in tokens]}
+
+    def _scored(self, token: Token) -> ScoredToken:
+        token_bytes = self._engine.token_bytes
+        return ScoredToken(
+            id=token.token_id,
+            **named(token.token_id, token.logprob, token_bytes),
+            top_logprobs=[
+                ListedToken(id=token_id, **named(token_id, logprob, token_bytes))
+                for token_id, logprob in token.top
+            ],
+        )
+
+
+def _stop_type(end: Ended) -> Literal["eos", "limit", "word"]:
+    if end.finished.stop_string is not None:
+        return "word"
+    return "eos" if end.finished.finish_reason is FinishReason.STOP else "limit"
+
+
+def _some_fields(completion: Completion, wanted: Sequence[str]) -> SomeFields:
+    """Those that are there; a path leads to a field of a field."""
+    whole = json.loads(completion.wire())
+    found: dict[str, Any] = {}
+    for path in wanted:
+        value: Any = whole
+        for name in path.split("/"):
+            if not isinstance(value, dict) or name not in value:
+                break
+            value = value[name]
+        else:
+            found[path] = value
+    return SomeFields(found)
