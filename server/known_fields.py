@@ -23,7 +23,6 @@ INACTIVE: dict[str, tuple[Any, ...]] = {
     "verbosity": ("low", "medium", "high"),
     "web_search_options": (),
     "adaptive_target": (-1, -1.0),
-    "cache_prompt": (True,),
     "grammar_lazy": (False,),
     "id_slot": (-1,),
     "lora": ([],),

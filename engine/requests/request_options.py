@@ -21,6 +21,7 @@ class RequestOptions:
     prompt_logprobs: score the prompt's tokens too, in PromptScored events before the first Token;
                   `n_probs` says with how many alternatives. Nothing of the prompt comes from the
                   cache then.
+    use_cache:    off: the whole prompt is read, whatever is in the cache, as to measure that.
     priority:     with the policy "priority" a higher one runs first, and preempts.
     max_time_s:   for queue, prefill and decode together; None = no limit.
     max_write_s:  so long after its first token the reply ends with its line; None = it goes on.
@@ -33,6 +34,7 @@ class RequestOptions:
     visible_ids: frozenset[int] = frozenset()
     grammar: Grammar | None = None
     prompt_logprobs: bool = False
+    use_cache: bool = True
     priority: int = 0
     max_time_s: float | None = None
     max_write_s: float | None = None

@@ -114,8 +114,14 @@ class Sequence:
 
     @property
     def cacheable_ids(self) -> list[int]:
-        """The tokens that may come from the cache; those to be scored must be read."""
-        return self.ids if self.is_scored else self.ids[: self._n_scored + 1]
+        """The tokens that may come from the cache. Those to be scored must be read, and without a
+        cache all that were not read before a pause.
+        """
+        if not self.is_scored:
+            return self.ids[: self._n_scored + 1]
+        if not self.options.use_cache and not self.n_decoded:
+            return self.ids[: self.n_prefilled + 1]
+        return self.ids
 
     def score(self, first: int, logits: npt.NDArray[np.float32]) -> None:
         """Report how likely the prompt's tokens are.

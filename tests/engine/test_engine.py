@@ -62,6 +62,18 @@ def test_a_stop_string_is_cut_off(engine: Engine) -> None:
     assert finished.n_decoded == 3
 
 
+def test_without_the_cache_the_whole_prompt_is_read(engine: Engine) -> None:
+    def ends(options: RequestOptions) -> tuple[list[int], Finished]:
+        *tokens, last = engine.generate(PROMPT * 5, always(A, max_tokens=3), options)
+        assert isinstance(last, Finished)
+        return [token.token_id for token in tokens if isinstance(token, Token)], last
+
+    tokens, _ = ends(RequestOptions())
+    again, last = ends(RequestOptions(use_cache=False))
+    assert (again, last.n_cached, last.difference) == (tokens, 0, None)
+    assert ends(RequestOptions())[1].n_cached == len(PROMPT * 5) - 1
+
+
 def write(engine: Engine, text: str, **limits: Any) -> tuple[str, Finished]:
     """A reply that can only be `text`."""
     rules = ReplyRules(kind="lark", source=f"start: {json.dumps(text)}", param="grammar")

@@ -166,8 +166,10 @@ def test_what_is_obeyed(http: httpx.Client, fake: FakeEngine) -> None:
         logit_bias=[[80, 1.5], ["81", False]],
         json_schema={"type": "integer"},
         max_time_ms=9000,
+        cache_prompt=False,
     )
     sent = fake.submitted[-1]
+    assert sent.options.max_time_s == 9 and not sent.options.use_cache
     assert sent.params.max_tokens == 7 and sent.params.samplers == ("top_k", "infill")
     assert sent.params.logit_bias == {80: 1.5, 81: -100.0}
     assert (sent.options.n_indent, sent.options.max_write_s) == (4, 0.5)
@@ -179,7 +181,7 @@ def test_what_is_obeyed(http: httpx.Client, fake: FakeEngine) -> None:
         *("penalties", "dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"),
     )
     assert sent.params.logit_bias == {80: -100.0}
-    assert sent.options.max_write_s is None
+    assert sent.options.max_write_s is None and sent.options.use_cache
 
 
 def test_what_has_no_effect_here(http: httpx.Client, fake: FakeEngine) -> None:
@@ -212,7 +214,6 @@ def test_what_has_no_effect_here(http: httpx.Client, fake: FakeEngine) -> None:
         ({"logit_bias": [[1, 2, 3]]}, "logit_bias"),
         ({"logit_bias": [[1, 2], ["1", 3]]}, "logit_bias"),
         ({"response_fields": "content"}, "response_fields"),
-        ({"cache_prompt": False}, "cache_prompt"),
         ({"lora": [{"id": 0, "scale": 0.5}]}, "lora"),
         ({"image_data": [{"data": ""}]}, "image_data"),
         ({"timings_per_token": True}, "timings_per_token"),
