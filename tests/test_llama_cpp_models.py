@@ -77,6 +77,16 @@ def test_samplers_that_are_not_listed_are_off(plain: httpx.Client) -> None:
     assert ask(plain, "/completion", **PROMPT, **hot, samplers="e")["content"] != greedy
 
 
+def test_probabilities_after_the_samplers_add_up(plain: httpx.Client) -> None:
+    body = {**PROMPT, "temperature": 1.5, "top_k": 3, "n_probs": 5, "post_sampling_probs": True}
+    for one in ask(plain, "/completion", **body, samplers="kt")["completion_probabilities"]:
+        probs = {other["id"]: other["prob"] for other in one["top_probs"]}
+        assert len(probs) == 3 and sum(probs.values()) == pytest.approx(1, abs=1e-5)
+        assert probs[one["id"]] == one["prob"] > 0
+    greedy = ask(plain, "/completion", **{**body, "temperature": 0})["completion_probabilities"]
+    assert all(one["prob"] == 1 and len(one["top_probs"]) == 1 for one in greedy)
+
+
 def test_a_reply_ends_with_a_line(plain: httpx.Client) -> None:
     body = {"prompt": "A list of three fruits:\n- apple\n", "n_predict": 60}
     late = ask(plain, "/completion", **body, t_max_predict_ms=1)

@@ -67,6 +67,9 @@ class Sampler:
         self._greedy = not self._infills and (
             params.temperature == 0 or (not params.mirostat and _keeps_the_best(params))
         )
+        self._n_vocab = n_vocab
+        self._drawn_from: Candidates | None = None
+        self._best = 0
         self._end_ids = np.array(sorted(eog), np.int64)
         self._bytes_of = bytes_of
 
@@ -82,7 +85,7 @@ class Sampler:
         self._dry.apply(logits)
         if allowed is not None:
             apply_bitmask(logits, allowed)
-        best = _argmax(logits)
+        self._best = best = _argmax(logits)
         if self._greedy:
             return best
         end = self._likeliest_end(logits) if self._infills else None
@@ -91,6 +94,17 @@ class Sampler:
             return self._draw_by_mirostat(self._mirostat, candidates)
         self._cut(candidates, end)
         return self._draw(candidates)[0]
+
+    def drawn_from(self) -> Logits:
+        """f32[n_vocab]: the logits that the last token was drawn by; -inf for what was cut."""
+        logits = np.full(self._n_vocab, -np.inf, np.float32)
+        if self._drawn_from is None:
+            logits[self._best] = 0.0
+        elif self._drawn_from.ids is None:
+            logits[:] = self._drawn_from.logits
+        else:
+            logits[self._drawn_from.ids] = self._drawn_from.logits
+        return logits
 
     def accept(self, token_id: int) -> None:
         """Count a token as part of the text: the one that `sample` gave, or another."""
@@ -158,6 +172,7 @@ class Sampler:
 
     def _draw(self, candidates: Candidates) -> tuple[int, float]:
         """A token's id, and its probability in what it was drawn from."""
+        self._drawn_from = candidates
         weights = candidates.weights
         sum_ = total(weights)
         chosen = find(weights, self._random.random() * sum_)

@@ -71,6 +71,7 @@ class SamplingParams:
     ignore_eos: bool = False  # end-of-generation tokens are never chosen
     seed: int | None = None  # None = different each time
     n_probs: int | None = None  # log-probabilities: of the chosen token and of the n best; None: no
+    post_sampling_probs: bool = False  # those in what the token was drawn from, not the model's own
     logit_bias: dict[int, float] = field(default_factory=dict)  # -100 = never, 100 = only this one
 
     repeat_penalty: float = 1.0  # 1 = off

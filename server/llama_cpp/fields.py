@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from engine import RequestOptions
+from engine import RequestOptions, SamplingParams
 from server import known_fields
 from server.openai.constraints import ConstraintFields
 from server.openai.fields import MAX_CHOICES
@@ -75,7 +75,12 @@ class NativeBody(ConstraintFields):
     n_indent: Int32 | None = None
     t_max_predict_ms: Int32 | None = None  # 0 or less = no limit
     return_tokens: bool = False
+    post_sampling_probs: bool = False  # in what a token was drawn from, not the model's own
     response_fields: list[str] = Field(default_factory=list)
+
+    def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
+        params = super().sampling_params(defaults)
+        return dataclasses.replace(params, post_sampling_probs=self.post_sampling_probs)
 
     def options(self) -> RequestOptions:
         options = super().options()

@@ -7,6 +7,7 @@ may ask for some fields of it only.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -19,7 +20,7 @@ from server.framing import ServerSentEvents
 from server.llama_cpp.errors import LlamaError, llama_error
 from server.llama_cpp.settings import GenerationSettings
 from server.notes import Notes, summary
-from server.openai.logprobs import TopLogprob, named
+from server.openai.logprobs import TokenBytes, TopLogprob, named
 from server.openai.schema import PromptProgress
 from server.progress import Status
 from server.reply_events import Choice, Ended, Piece, Totals
@@ -41,6 +42,19 @@ class ScoredToken(ListedToken):
     top_logprobs: list[ListedToken]
 
 
+class ListedCandidate(WireObject):
+    id: int
+    token: str
+    bytes: list[int]
+    prob: float
+
+
+class DrawnToken(ListedCandidate):
+    """With the probability that it was drawn by, after all cuts."""
+
+    top_probs: list[ListedCandidate]
+
+
 class CompletionPiece(WireObject):
     """More of a choice. prompt_progress: while it waits, where that is asked for."""
 
@@ -50,7 +64,7 @@ class CompletionPiece(WireObject):
     stop: Literal[False]
     id_slot: int
     tokens_predicted: int
-    completion_probabilities: list[ScoredToken] | None = None
+    completion_probabilities: list[ScoredToken] | list[DrawnToken] | None = None
     prompt_progress: PromptProgress | None = None
 
 
@@ -76,7 +90,7 @@ class Completion(WireObject):
     tokens_cached: int
     timings: WireTimings
     rushlight: Notes | None = None
-    completion_probabilities: list[ScoredToken] | None = None
+    completion_probabilities: list[ScoredToken] | list[DrawnToken] | None = None
 
 
 class SomeFields(RootModel[dict[str, Any]]):
@@ -190,18 +204,27 @@ class NativeEncoder:
     def _scores(self, tokens: Sequence[Token]) -> dict[str, Any]:
         if self._body.wanted_probs is None or not tokens:
             return {}
-        return {"completion_probabilities": [self._scored(token) for token in tokens]}
-
-    def _scored(self, token: Token) -> ScoredToken:
         token_bytes = self._engine.token_bytes
-        return ScoredToken(
-            id=token.token_id,
-            **named(token.token_id, token.logprob, token_bytes),
-            top_logprobs=[
-                ListedToken(id=token_id, **named(token_id, logprob, token_bytes))
-                for token_id, logprob in token.top
-            ],
-        )
+        if self._body.post_sampling_probs:
+            return {"completion_probabilities": [_drawn(token, token_bytes) for token in tokens]}
+        return {"completion_probabilities": [_scored(token, token_bytes) for token in tokens]}
+
+
+def _scored(token: Token, token_bytes: TokenBytes) -> ScoredToken:
+    top = [ListedToken(id=i, **named(i, logprob, token_bytes)) for i, logprob in token.top]
+    chosen = named(token.token_id, token.logprob, token_bytes)
+    return ScoredToken(id=token.token_id, **chosen, top_logprobs=top)
+
+
+def _drawn(token: Token, token_bytes: TokenBytes) -> DrawnToken:
+    top = [ListedCandidate(**_candidate(i, logprob, token_bytes)) for i, logprob in token.top]
+    chosen = _candidate(token.token_id, token.logprob, token_bytes)
+    return DrawnToken(**chosen, top_probs=top)
+
+
+def _candidate(token_id: int, logprob: float | None, token_bytes: TokenBytes) -> dict[str, Any]:
+    fields = named(token_id, logprob, token_bytes)
+    return {"id": token_id, "prob": math.exp(fields.pop("logprob")), **fields}
 
 
 def _stop_type(end: Ended) -> Literal["eos", "limit", "word"]:

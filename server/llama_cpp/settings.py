@@ -45,6 +45,7 @@ class GenerationSettings(WireObject):
     min_keep: int
     ignore_eos: bool
     n_probs: int
+    post_sampling_probs: bool
     logit_bias: list[tuple[int, float]]
 
     @classmethod

@@ -142,6 +142,15 @@ def test_tokens_and_probabilities(http: httpx.Client) -> None:
     assert "completion_probabilities" not in complete(http)
 
 
+def test_probabilities_after_the_samplers(http: httpx.Client, fake: FakeEngine) -> None:
+    body = complete(http, n_probs=1, post_sampling_probs=True)
+    first = body["completion_probabilities"][0]
+    listed = {"id": ord("P"), "token": "P", "bytes": [ord("P")], "prob": pytest.approx(0.3678794)}
+    assert first == {**listed, "top_probs": [listed]}  # e to the -1
+    assert fake.submitted[-1].params.post_sampling_probs
+    assert body["generation_settings"]["post_sampling_probs"]
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_response_fields(http: httpx.Client, streamed: bool) -> None:
     wanted = ["content", "timings/predicted_n", "generation_settings/top_k", "nothing", "model/x"]

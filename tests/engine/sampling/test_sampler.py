@@ -265,6 +265,21 @@ def test_penalties_count_where_they_are_listed() -> None:
     assert without.sample(np.array([2, 1], np.float32)) == 0
 
 
+def test_what_a_token_was_drawn_from() -> None:
+    probs = [0.4, 0.3, 0.2, 0.1]
+    chosen = sampler(4, top_k=3, temperature=0.5)
+    chosen.sample(np.log(probs).astype(np.float32))
+    left = np.exp(chosen.drawn_from())
+    squares = np.array([16, 9, 4, 0])  # of what top_k has left
+    np.testing.assert_allclose(left / left.sum(), squares / squares.sum(), rtol=1e-5)
+    uncut = sampler(4)
+    uncut.sample(np.log(probs).astype(np.float32))
+    np.testing.assert_allclose(np.exp(uncut.drawn_from()), probs, rtol=1e-5)
+    greedy = sampler(4, temperature=0)
+    greedy.sample(np.log(probs).astype(np.float32))
+    assert greedy.drawn_from().tolist() == [0, -np.inf, -np.inf, -np.inf]
+
+
 def test_dynamic_temperature() -> None:
     """By the entropy, as a share of what it would be were all equal; see the definition below."""
     logits = np.log(np.array([0.6, 0.2, 0.15, 0.05], np.float32))
