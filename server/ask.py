@@ -88,7 +88,7 @@ class Ask:
     """prompts: each is answered by itself; none: only that the model be there.
     n: choices for each prompt; best_of: how many to make of which
     the n likeliest are shown; constraint: on each reply's text;
-    context_policy: None = config.toml's.
+    context_policy: None = config.toml's; show_prompt: it is shown too, as the model reads it.
     """
 
     prompts: Sequence[Prompt]
@@ -99,3 +99,4 @@ class Ask:
     constraint: Constraint | None = None
     tool_choice: ToolChoice = ToolChoice()
     context_policy: ContextPolicy | None = None
+    show_prompt: bool = False

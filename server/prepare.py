@@ -63,7 +63,8 @@ class Echo:
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
     """ids: of the prompt; parser: makes a fresh one for each choice; echo: what stands before each
-    reply; chat: what may go on; n_dropped, n_cut: messages, or tokens, that had no place.
+    reply; chat: what may go on; n_dropped, n_cut: messages, or tokens, that had no place;
+    shown: the prompt as the model reads it, where it is to be shown.
     """
 
     ids: list[int]
@@ -73,6 +74,7 @@ class PreparedPrompt:
     chat: OpenChat | None = None
     n_dropped: int = 0
     n_cut: int = 0
+    shown: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ def prepare(engine: Engine, ask: Ask) -> Prepared:
             param="best_of" if ask.best_of else "n",
         )
     prompts = [_prepare_prompt(engine, ask, prompt) for prompt in ask.prompts]
+    if ask.show_prompt:
+        prompts = [dataclasses.replace(p, shown=engine.detokenize(p.ids)) for p in prompts]
     return Prepared(prompts, ask.params, ask.n, n_made, ask.tool_choice.parallel)
 
 

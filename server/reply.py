@@ -227,9 +227,9 @@ class _Taker:
             event,
             self._n_reasoning,
             self._is_repeat,
-            self._prompt.ids,
             self._prompt.n_dropped,
             self._prompt.n_cut,
+            self._prompt.shown,
         )
 
     def _echo_tokens(self) -> tuple[Token, ...]:

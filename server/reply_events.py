@@ -39,7 +39,8 @@ class Ended:
 
     finished: the engine's last event. n_reasoning: tokens that were thinking.
     is_repeat: its prompt is another choice's too, which counts it.
-    prompt_ids: the whole prompt; n_dropped: messages that it is without; n_cut: so of tokens.
+    n_dropped: messages that its prompt is without; n_cut: tokens, so; prompt: as the model read it,
+    where that is to be shown.
     """
 
     index: int
@@ -47,9 +48,9 @@ class Ended:
     finished: Finished
     n_reasoning: int = 0
     is_repeat: bool = False
-    prompt_ids: Sequence[int] = ()
     n_dropped: int = 0
     n_cut: int = 0
+    prompt: str = ""
 
 
 @dataclass(slots=True)

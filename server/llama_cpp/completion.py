@@ -12,7 +12,8 @@ from server.answer import answer
 from server.ask import Ask, TextPrompt
 from server.llama_cpp.errors import LlamaError, llama_error
 from server.llama_cpp.fields import NativeBody
-from server.llama_cpp.objects import AnyCompletion, AnyPiece, NativeEncoder
+from server.llama_cpp.objects import NativeEncoder
+from server.llama_cpp.schema import AnyCompletion, AnyPiece
 from server.middleware import errors_as
 from server.openapi import described
 from server.request_object import RequestObject
@@ -92,6 +93,7 @@ class NativeCompletionRequest(NativeBody):
             self.options(),
             n=self.n or 1,
             constraint=self.constraint(),
+            show_prompt=self.wants_prompt,
         )
 
 

@@ -82,6 +82,11 @@ class NativeBody(ConstraintFields):
         params = super().sampling_params(defaults)
         return dataclasses.replace(params, post_sampling_probs=self.post_sampling_probs)
 
+    @property
+    def wants_prompt(self) -> bool:
+        """Whether the reply is to show it."""
+        return not self.response_fields or "prompt" in self.response_fields
+
     def options(self) -> RequestOptions:
         options = super().options()
         limit_ms = max(self.t_max_predict_ms or 0, 0)

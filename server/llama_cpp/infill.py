@@ -17,7 +17,8 @@ from server.ask import Ask, InfillPrompt
 from server.errors import ApiError
 from server.llama_cpp.errors import LlamaError, llama_error
 from server.llama_cpp.fields import NativeBody
-from server.llama_cpp.objects import AnyCompletion, AnyPiece, NativeEncoder
+from server.llama_cpp.objects import NativeEncoder
+from server.llama_cpp.schema import AnyCompletion, AnyPiece
 from server.middleware import errors_as
 from server.openapi import described
 from server.request_object import RequestObject
@@ -57,6 +58,7 @@ class InfillRequest(NativeBody):
             self.options(),
             n=self.n or 1,
             constraint=self.constraint(),
+            show_prompt=self.wants_prompt,
         )
 
 

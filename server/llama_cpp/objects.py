@@ -12,107 +12,32 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pydantic import RootModel
-
 from engine import ContentDelta, FinishReason, SamplingParams, Token
 from server.errors import ApiError
 from server.framing import ServerSentEvents
 from server.llama_cpp.errors import LlamaError, llama_error
+from server.llama_cpp.schema import (
+    Completion,
+    CompletionPiece,
+    Completions,
+    DrawnToken,
+    ListedCandidate,
+    ListedToken,
+    ScoredToken,
+    SomeFields,
+)
 from server.llama_cpp.settings import GenerationSettings
-from server.notes import Notes, summary
-from server.openai.logprobs import TokenBytes, TopLogprob, named
+from server.notes import summary
+from server.openai.logprobs import TokenBytes, named
 from server.openai.schema import PromptProgress
 from server.progress import Status
 from server.reply_events import Choice, Ended, Piece, Totals
-from server.timings import WireTimings
-from server.wire_object import WireObject
 
 if TYPE_CHECKING:
     from engine import Engine
     from server.llama_cpp.fields import NativeBody
 
 _SLOT: Final = 0  # that of the chat which was answered last
-
-
-class ListedToken(TopLogprob):
-    id: int
-
-
-class ScoredToken(ListedToken):
-    top_logprobs: list[ListedToken]
-
-
-class ListedCandidate(WireObject):
-    id: int
-    token: str
-    bytes: list[int]
-    prob: float
-
-
-class DrawnToken(ListedCandidate):
-    """With the probability that it was drawn by, after all cuts."""
-
-    top_probs: list[ListedCandidate]
-
-
-class CompletionPiece(WireObject):
-    """More of a choice. prompt_progress: while it waits, where that is asked for."""
-
-    index: int
-    content: str
-    tokens: list[int]
-    stop: Literal[False]
-    id_slot: int
-    tokens_predicted: int
-    completion_probabilities: list[ScoredToken] | list[DrawnToken] | None = None
-    prompt_progress: PromptProgress | None = None
-
-
-class Completion(WireObject):
-    """tokens: empty unless they are asked for; tokens_evaluated: of the prompt; tokens_cached: of
-    both that are in the cache now; truncated: the context was too small for prompt or reply.
-    """
-
-    index: int
-    content: str
-    tokens: list[int]
-    id_slot: int
-    stop: Literal[True]
-    model: str
-    tokens_predicted: int
-    tokens_evaluated: int
-    generation_settings: GenerationSettings
-    prompt: str
-    has_new_line: bool
-    truncated: bool
-    stop_type: Literal["eos", "limit", "word"]
-    stopping_word: str
-    tokens_cached: int
-    timings: WireTimings
-    rushlight: Notes | None = None
-    completion_probabilities: list[ScoredToken] | list[DrawnToken] | None = None
-
-
-class SomeFields(RootModel[dict[str, Any]]):
-    """Of a Completion, those asked for; one that was asked for as "a/b" is called so."""
-
-    def wire(self) -> str:
-        return self.model_dump_json()
-
-
-class Completions(RootModel[list[Completion | SomeFields]]):
-    """Of several prompts, or several choices of one."""
-
-    def wire(self) -> str:
-        return f"[{','.join(one.wire() for one in self.root)}]"
-
-
-class AnyCompletion(RootModel[Completion | SomeFields | Completions]):
-    """What a request that is not streamed is answered with."""
-
-
-class AnyPiece(RootModel[CompletionPiece | Completion | SomeFields]):
-    """What a stream consists of."""
 
 
 class NativeEncoder:
@@ -185,7 +110,7 @@ class NativeEncoder:
             tokens_predicted=done.n_decoded,
             tokens_evaluated=done.n_prompt,
             generation_settings=GenerationSettings.of(self._params, n_ctx),
-            prompt=self._engine.detokenize(end.prompt_ids) if self._wants("prompt") else "",
+            prompt=end.prompt,
             has_new_line=has_new_line,
             truncated=is_full or end.n_cut > 0,
             stop_type=_stop_type(end),
@@ -196,10 +121,6 @@ class NativeEncoder:
         )
         wanted = self._body.response_fields
         return _some_fields(completion, wanted) if wanted else completion
-
-    def _wants(self, name: str) -> bool:
-        wanted = self._body.response_fields
-        return not wanted or name in wanted
 
     def _scores(self, tokens: Sequence[Token]) -> dict[str, Any]:
         if self._body.wanted_probs is None or not tokens:

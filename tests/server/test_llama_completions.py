@@ -248,6 +248,15 @@ def test_a_prompt_that_is_too_long(http: httpx.Client) -> None:
     assert (error["n_prompt_tokens"], error["n_ctx"]) == (601, 512)
 
 
+def test_who_may_not_ask_is_told_in_the_same_way(serve: Any) -> None:
+    running = serve(FakeEngine(), server={"api_keys": ["secret"]})
+    for path in ("/completion", "/infill"):
+        reply = httpx.post(f"{running.url}{path}", json=PROMPT)
+        error = reply.json()["error"]
+        assert (reply.status_code, error["code"]) == (401, 401)
+        assert error["type"] == "authentication_error"
+
+
 def test_an_error_in_mid_stream(http: httpx.Client, fake: FakeEngine) -> None:
     fake.script = Script(fail_after=1, error=EngineError("broken"))
     first, last = stream(http)
