@@ -77,11 +77,11 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 	@touch $@
 
 # One test's, which is skipped where they cannot be had; where CI is set it is not.
-$(VENV)/frameworks.stamp: $(VENV)/run.stamp tests/frameworks.txt
+$(VENV)/frameworks.stamp: $(VENV)/run.stamp tests/served/frameworks.txt
 	@echo 'Installing LangChain and LlamaIndex, for one test, apart from the rest ...'
 	@rm -rf $(VENV)/frameworks
 	@if $(PY) -m venv --without-pip $(VENV)/frameworks && $(PIP) --quiet \
-	  --python $(VENV)/frameworks install --no-user --no-deps --no-compile -r tests/frameworks.txt; \
+	  --python $(VENV)/frameworks install --no-user --no-deps --no-compile -r tests/served/frameworks.txt; \
 	then touch $@; else rm -rf $(VENV)/frameworks; test -z "$$CI"; fi
 
 $(DEMO): | $(VENV)/run.stamp

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from clients.client import Client, ClientError, Message, Reply, StreamEvent, Text, Waiting
+from clients.client import Client, ClientError, Ended, Message, StreamEvent, Text, Waiting
 
 HELP = """\
 /reset  forget the conversation (the system message stays)
@@ -93,7 +93,7 @@ class Chat:
                     shown.append(event.text)
                     self._console.file.write(printable(event.text))  # as it is: no wrapping
                     self._console.file.flush()
-                elif isinstance(event, Reply) and event.finish_reason == "length":
+                elif isinstance(event, Ended) and event.finish_reason == "length":
                     return "The reply reached its length limit."
         return ""
 
@@ -106,9 +106,9 @@ def printable(text: str) -> str:
     return text.translate(_CONTROL)
 
 
-def _first_piece(events: Iterator[StreamEvent], status: Status) -> Text | Reply:
+def _first_piece(events: Iterator[StreamEvent], status: Status) -> Text | Ended:
     """The first event that is not Waiting; what is waited for is told meanwhile."""
-    while isinstance(event := next(events), Waiting):  # a stream ends with a Reply, never before
+    while isinstance(event := next(events), Waiting):  # a stream ends with Ended, never before
         if event.text:
             status.update(escape(printable(event.text)))
     return event

@@ -64,15 +64,6 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one request; `cached` of the prompt's came from the KV cache."""
-
-    prompt: int
-    cached: int
-    completion: int
-
-
-@dataclass(frozen=True, slots=True)
 class Text:
     """The next piece of a streamed reply."""
 
@@ -87,15 +78,13 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """A whole reply. Streamed replies end with one too."""
+class Ended:
+    """The reply is complete."""
 
-    text: str
     finish_reason: str
-    usage: Usage | None
 
 
-StreamEvent = Text | Waiting | Reply
+StreamEvent = Text | Waiting | Ended
 
 
 class Client:
@@ -171,42 +160,25 @@ class Client:
                 raise _refusal(response)
             return [str(model["id"]) for model in _json_object(response.text)["data"]]
 
-    def chat(self, messages: Sequence[Message], **options: Any) -> Reply:
-        """The reply to a conversation. `options` are the API's own fields. Raises: ClientError."""
-        return self._reply("/v1/chat/completions", {"messages": list(messages), **options})
-
-    def complete(self, prompt: str, **options: Any) -> Reply:
-        """What follows a raw prompt. `options` are the API's own fields. Raises: ClientError."""
-        return self._reply("/v1/completions", {"prompt": prompt, **options})
-
     def stream(
         self, prompt: str | Sequence[Message], **options: Any
     ) -> Generator[StreamEvent, None, None]:
-        """The same piece by piece: a string is a raw prompt, messages are a conversation.
+        """A reply, piece by piece: a string is a raw prompt, messages are a conversation. `options`
+        are the API's own fields.
 
-        The last event is the Reply. Closing the iterator hangs up, which stops the server's work.
+        The last event is Ended. Closing the iterator hangs up, which stops the server's work.
         Raises: ClientError.
         """
         if isinstance(prompt, str):
             path, body = "/v1/completions", {"prompt": prompt, **options}
         else:
             path, body = "/v1/chat/completions", {"messages": list(prompt), **options}
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        body["stream"] = True
         with self._errors(), self._http.stream("POST", path, json=self._named(body)) as response:
             if response.is_error:
                 response.read()
                 raise _refusal(response)
             yield from _read_stream(response.iter_bytes())
-
-    def _reply(self, path: str, body: dict[str, Any]) -> Reply:
-        with self._errors():
-            response = self._http.post(path, json=self._named(body))
-            if response.is_error:
-                raise _refusal(response)
-            answer = _json_object(response.text)
-            choice = answer["choices"][0]
-            text = choice["message"]["content"] if "message" in choice else choice["text"]
-            return Reply(text or "", choice["finish_reason"], _usage(answer.get("usage")))
 
     def _named(self, body: dict[str, Any]) -> dict[str, Any]:
         """`body` with the model's name in it: the API asks for one, and there is one to take."""
@@ -232,9 +204,7 @@ class Client:
 
 def _read_stream(chunks: Iterator[bytes]) -> Iterator[StreamEvent]:
     decoder = SSEDecoder()
-    pieces: list[str] = []
     finish_reason: str | None = None
-    usage: Usage | None = None
     for event in (event for chunk in chunks for event in decoder.feed(chunk)):
         if isinstance(event, Comment):
             yield Waiting(event.text)
@@ -244,16 +214,14 @@ def _read_stream(chunks: Iterator[bytes]) -> Iterator[StreamEvent]:
         body = _json_object(event.data)
         if "error" in body:
             raise _error_object(body["error"], 200)
-        usage = _usage(body.get("usage")) or usage
-        for choice in body["choices"]:  # none in the chunk that carries the usage
+        for choice in body["choices"]:
             text = choice["delta"].get("content") if "delta" in choice else choice["text"]
             finish_reason = choice["finish_reason"] or finish_reason
             if text:
-                pieces.append(text)
                 yield Text(text)
     if finish_reason is None:
         raise ServerUnreachable("the reply broke off before its end")
-    yield Reply("".join(pieces), finish_reason, usage)
+    yield Ended(finish_reason)
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -261,13 +229,6 @@ def _json_object(text: str) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise TypeError(f"a JSON object was expected, not {type(body).__name__}")
     return body
-
-
-def _usage(body: dict[str, Any] | None) -> Usage | None:
-    if not body:
-        return None
-    details = body.get("prompt_tokens_details") or {}
-    return Usage(body["prompt_tokens"], details.get("cached_tokens", 0), body["completion_tokens"])
 
 
 def _refusal(response: httpx.Response) -> RequestRefused:

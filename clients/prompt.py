@@ -25,7 +25,7 @@ def ask_once(
     status = Console(stderr=True).status("starting ...")
     with status, private_server(arguments, lambda health: status.update(str(health))) as client:
         from clients.chat import printable  # here, so that the server starts meanwhile
-        from clients.client import Reply, Text
+        from clients.client import Ended, Text
 
         show = printable if sys.stdout.isatty() else str
         try:
@@ -35,5 +35,5 @@ def ask_once(
                     print(show(event.text), end="", flush=True)
         finally:
             print(flush=True)  # an error or an interrupt begins on a line of its own
-        if isinstance(event, Reply) and event.finish_reason == "length":
+        if isinstance(event, Ended) and event.finish_reason == "length":
             print("rushlight: the reply reached its length limit", file=sys.stderr)

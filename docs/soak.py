@@ -7,7 +7,8 @@ the middle of replies. The cache is too small for all of them, so that chats go 
 back. Afterwards some replies are asked for again, each alone of a new server without a cache: it
 must be the same, but for words that the model found equally likely to within its noise. Counts as
 failed, too: a server that ends, an error, more memory than max_memory. Prints one JSON record;
-status 1 when anything failed. `small_machine.sh` and the like may be put before the command.
+status 1 when anything failed. What limits a process's memory, such as `systemd-run --scope -p
+MemoryMax=1G`, may be put before the command.
 """
 
 from __future__ import annotations
@@ -141,7 +142,6 @@ class Memory:
     most_anonymous: int = 0
     most_resident: int = 0
     worst_account: float = 0.0
-    n_accounts: int = 0
 
     def watch(self, ended: threading.Event) -> None:
         n = 0
@@ -168,7 +168,6 @@ class Memory:
             after = self._look()[1]
             off = min(abs(told - before), abs(told - after)) / after
             self.worst_account = max(self.worst_account, round(off, 4))
-            self.n_accounts += 1
 
 
 def run(model: Path, args: argparse.Namespace) -> Record:
@@ -297,7 +296,11 @@ def _bytes(text: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="docs/soak.py", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="docs/soak.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("model", type=Path)
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--clients", type=int, default=4)

@@ -48,6 +48,7 @@ from engine.requests.generation import (
 from engine.requests.request_options import RequestOptions
 from engine.sampling.sampling_params import SamplingParams
 from engine.templates.context import FittedChat
+from engine.templates.template_options import TemplateOptions
 from engine.text.infill import FittedInfill, OtherFile
 from engine.tool_formats.deltas import (
     ContentDelta,
@@ -104,6 +105,7 @@ __all__ = [
     "RequestOptions",
     "SamplingParams",
     "SavedChat",
+    "TemplateOptions",
     "TimedOut",
     "Timings",
     "Token",

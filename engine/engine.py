@@ -18,29 +18,24 @@ from engine.cache.chat import Chat
 from engine.cache.chat_cache import ChatCache
 from engine.cache.disk_cache import DiskCache
 from engine.cache.kv_cache import PagePool
-from engine.cache.resident_chats import NoRoom, least_bytes, short_tokens
+from engine.cache.resident_chats import least_bytes, short_tokens
 from engine.cache.saved_chats import SavedChats
 from engine.config import EngineConfig
-from engine.errors import (
-    ContextLengthExceeded,
-    EngineClosed,
-    EngineFailed,
-    InvalidRequest,
-    OutOfMemory,
-)
+from engine.errors import ContextLengthExceeded, EngineFailed, InvalidRequest
 from engine.files.fingerprint import fingerprint
-from engine.info import LoadProgress, SavedChat
+from engine.info import LoadProgress
 from engine.jit import cache_root
 from engine.kernels.kv_page import LAYOUT
 from engine.memory.cpus import CpuCount, count_cpus
 from engine.memory.free_memory import free_memory, resident
 from engine.memory.memory import Budget, Sizes, plan_memory
-from engine.memory.memory_report import ChatMemory, MemoryReport
+from engine.memory.memory_report import MemoryReport
 from engine.memory.pressure import Watch
 from engine.memory.residency import resident_bytes
 from engine.model.model import Model
 from engine.model_file import ModelFile
 from engine.model_text import ModelText
+from engine.requests.chats import Chats
 from engine.requests.early_ends import TimeLimits
 from engine.requests.embedder import Cancelled, Embedder, pooling_of
 from engine.requests.generation import (
@@ -58,6 +53,7 @@ from engine.requests.scheduler import Scheduler
 from engine.requests.worker import Worker
 from engine.sampling.sampling_params import SamplingParams
 from engine.templates.context import FittedChat, fit_chat, next_turn_ids
+from engine.templates.template_options import NO_OPTIONS, TemplateOptions
 
 log = logging.getLogger("rushlight.engine")
 
@@ -70,7 +66,7 @@ class Engine(ModelText):
     Blocks while it loads; on_load hears how far it is. file: what `config` names, where it is open
     already; it is the engine's then. Usable from any thread, and as a context manager.
 
-    budget: the memory that it may take.
+    budget: the memory that it may take; chats: those in memory, and those that were saved.
 
     Raises EngineError: the file is damaged or not supported, or a setting is impossible.
     """
@@ -88,52 +84,17 @@ class Engine(ModelText):
             report(LoadProgress("opening model", 0, 1))
             self._file = file or ModelFile(config)
             undo.callback(self._file.close)
-            self._gguf = self._file.gguf
-            model_config = self._file.config
             self._file.read_ahead()
             report(LoadProgress("reading tokenizer", 0, 1))
-            super().__init__(self._gguf, config.tokenizer_pre)
+            super().__init__(self._file.gguf, config.tokenizer_pre)
             report(LoadProgress("compiling kernels", 0, 1))
-
-            def plan(model: Model) -> int:
-                sizes = Sizes(
-                    weights=self._gguf.n_bytes,
-                    workspace=model.workspace.n_bytes,
-                    process=resident().anonymous,
-                    chat_bytes=lambda n_ctx: least_bytes(model, n_ctx),
-                )
-                self.budget = plan_memory(config, model_config.n_ctx_train, sizes, free_memory())
-                return self.budget.n_ctx
-
-            cpus = _cpus(config)
-            most_rows = min(config.prefill_chunk, config.n_ctx or model_config.n_ctx_train)
-            self._model = Model(
-                model_config,
-                self._file.weights,
-                max_rows=max(most_rows, config.max_running),
-                n_threads=cpus.n,
-                n_cores=cpus.n_cores,
-                on_compile=lambda done, total: report(
-                    LoadProgress("compiling kernels", done, total)
-                ),
-                on_layout=plan,
-                kv_type=config.kv_type,
-            )
+            self._model = self._compile(report)
             undo.callback(self._model.close)
             n_ctx = self.budget.n_ctx
             self.model = self._file.info(n_ctx, self.tokenizer.n_vocab)
             if config.lock_weights:
                 self._file.lock()
-            self._pool = PagePool(self._model.page_bytes, self.budget.cache)
-            self._new_chat: Callable[[], Chat] = lambda: Chat(self._model, self._pool, n_ctx)
-            settings = (config.kv_type, LAYOUT, self._model.long_rope, *self._file.adapters_key)
-            key = fingerprint(self._gguf, *settings)
-            folder = Path(config.disk_folder or cache_root() / "chats")
-            self._disk = DiskCache(folder, config.disk_bytes, key, self._model.groups)
-            self._saved: SavedChats | None = None
-            if config.saved_folder:
-                self._saved = SavedChats(Path(config.saved_folder), key, self._model.groups)
-            self._cache = ChatCache(self._new_chat, self._pool, short_tokens(n_ctx), self._disk)
+            self._open_cache()
             self._worker = Worker(
                 self._model,
                 self._cache,
@@ -143,38 +104,84 @@ class Engine(ModelText):
                 n_ctx,
                 TimeLimits(config.queue_timeout_s, config.request_timeout_s, config.linger_s),
             )
-            self._watch = Watch(free_memory, self._gguf.n_bytes, self._worker.relieve)
+            self.chats = Chats(self._cache, self._worker, self._saved, n_ctx)
+            pooling = pooling_of(self._file.gguf, self._file.config.architecture)
             self._embedder = Embedder(
-                self._model,
-                self._cache,
-                self._worker,
-                self._new_chat,
-                pooling_of(self._gguf, model_config.architecture),
+                self._model, self._cache, self._worker, self._new_chat, pooling
             )
+            self._watch = Watch(free_memory, self._file.gguf.n_bytes, self._worker.relieve)
             undo.pop_all()
 
-    def fit_chat(self, messages: list[dict[str, Any]], n_reply: int, **template: Any) -> FittedChat:
-        """A chat without so many of its oldest turns that n_reply tokens are left for the reply.
+    def _compile(self, report: Callable[[LoadProgress], None]) -> Model:
+        """The model, its kernels compiled. Before that is begun, `budget` is made and kept to."""
+        config, file = self.config, self._file
+        n_ctx_train = file.config.n_ctx_train
 
-        template: as for `render_chat`. Raises ContextLengthExceeded, ChatTemplateError and
-        InvalidRequest.
-        """
-        return fit_chat(
-            messages, lambda left: self.render_chat(left, **template).ids, self.model.n_ctx, n_reply
+        def choose_n_ctx(model: Model) -> int:
+            sizes = Sizes(
+                weights=file.gguf.n_bytes,
+                workspace=model.workspace.n_bytes,
+                process=resident().anonymous,
+                chat_bytes=lambda n_ctx: least_bytes(model, n_ctx),
+            )
+            self.budget = plan_memory(config, n_ctx_train, sizes, free_memory())
+            return self.budget.n_ctx
+
+        cpus = _cpus(config)
+        most_rows = min(config.prefill_chunk, config.n_ctx or n_ctx_train)
+        return Model(
+            file.config,
+            file.weights,
+            max_rows=max(most_rows, config.max_running),
+            n_threads=cpus.n,
+            n_cores=cpus.n_cores,
+            on_compile=lambda done, total: report(LoadProgress("compiling kernels", done, total)),
+            on_layout=choose_n_ctx,
+            kv_type=config.kv_type,
         )
 
-    def prepare_next_turn(self, messages: list[dict[str, Any]], **template: Any) -> None:
+    def _open_cache(self) -> None:
+        """Room for chats in memory, and their folders on the disk."""
+        config, model, n_ctx = self.config, self._model, self.budget.n_ctx
+        self._pool = PagePool(model.page_bytes, self.budget.cache)
+        self._new_chat: Callable[[], Chat] = lambda: Chat(model, self._pool, n_ctx)
+        settings = (config.kv_type, LAYOUT, model.long_rope, *self._file.adapters_key)
+        key = fingerprint(self._file.gguf, *settings)
+        folder = Path(config.disk_folder or cache_root() / "chats")
+        self._disk = DiskCache(folder, config.disk_bytes, key, model.groups)
+        self._saved: SavedChats | None = None
+        if config.saved_folder:
+            self._saved = SavedChats(Path(config.saved_folder), key, model.groups)
+        self._cache = ChatCache(self._new_chat, self._pool, short_tokens(n_ctx), self._disk)
+
+    def fit_chat(
+        self,
+        messages: list[dict[str, Any]],
+        n_reply: int,
+        template: TemplateOptions = NO_OPTIONS,
+    ) -> FittedChat:
+        """A chat without so many of its oldest turns that n_reply tokens are left for the reply.
+
+        Raises ContextLengthExceeded, ChatTemplateError and InvalidRequest.
+        """
+        return fit_chat(
+            messages, lambda left: self.encode_chat(left, template), self.model.n_ctx, n_reply
+        )
+
+    def prepare_next_turn(
+        self, messages: list[dict[str, Any]], template: TemplateOptions = NO_OPTIONS
+    ) -> None:
         """Read in idle time what the next turn is going to begin with, as far as that is not in the
         cache: many templates leave out the thinking of earlier turns, and the answer behind it
         would have to be read again when the user waits.
 
-        messages: the chat with its last reply, as a client sends it back; template: as for
-        `encode_chat`. Takes milliseconds; does nothing where the chat cannot be told to the model.
+        messages: the chat with its last reply, as a client sends it back. Takes milliseconds; does
+        nothing where the chat cannot be told to the model.
         """
         if not self.config.prepare_next_turn:
             return
         with contextlib.suppress(InvalidRequest):
-            ids = next_turn_ids(messages, lambda chat: self.encode_chat(chat, **template))
+            ids = next_turn_ids(messages, lambda chat: self.encode_chat(chat, template))
             self._worker.prepare(ids)
 
     def submit(
@@ -261,7 +268,7 @@ class Engine(ModelText):
             kv=kv,
             workspace=workspace,
             process=used.anonymous - kv - workspace,
-            weights_mapped=self._gguf.n_bytes,
+            weights_mapped=self._file.gguf.n_bytes,
             weights_cached=self.weights_cached(),
             kv_limit=self._pool.limit_bytes,
             disk_cache=self._disk.n_bytes,
@@ -271,63 +278,6 @@ class Engine(ModelText):
     def weights_cached(self) -> int | None:
         """Bytes of the model's files in the page cache; None where the system does not tell."""
         return self._file.cached_bytes()
-
-    def chats(self) -> tuple[ChatMemory, ...]:
-        """The chats in memory: those that are answered now, then the most recently used first."""
-        return tuple(chat for chat in self._cache.memory() if chat.n_tokens)
-
-    def saved_chats(self) -> list[SavedChat]:
-        """All in config.saved_folder, by name. Raises InvalidRequest when none is configured."""
-        return self._saved_folder().all()
-
-    def save_chat(self, n: int, name: str) -> SavedChat:
-        """Save the n-th of `chats` under a name, in place of an older one of that name.
-
-        Raises InvalidRequest, OSError, and what `submit` raises when the engine is over.
-        """
-        saved = self._saved_folder()
-        ids, pages = self._worker.call(lambda: self._cache.lend(self._chat(n))).result()
-        try:
-            return saved.save(name, ids, self._cache.views(pages))
-        finally:
-            self._give_back(pages)
-
-    def restore_chat(self, name: str) -> SavedChat:
-        """Read a saved chat into memory, as the most recently used. Raises what `save_chat` does,
-        and OutOfMemory.
-        """
-        saved = self._saved_folder()
-        chat, header = saved.open(name)
-        ids, held = header.ids.tolist(), (header.sizes > 0).tolist()
-        if len(ids) > self.model.n_ctx:
-            raise ContextLengthExceeded(len(ids), self.model.n_ctx)
-        try:
-            pages = self._worker.call_with_room(lambda: self._cache.take(len(ids), held))
-        except NoRoom:
-            raise OutOfMemory(f"there is no room for '{name}' beside running chats") from None
-        try:
-            saved.read(name, header, self._cache.views(pages))
-        except BaseException:
-            self._give_back(pages)
-            raise
-        self._worker.call(lambda: self._cache.add(ids, pages)).result()
-        return chat
-
-    def erase_saved_chat(self, name: str) -> SavedChat:
-        """Delete a saved chat. Raises InvalidRequest, OSError."""
-        return self._saved_folder().erase(name)
-
-    def drop_chat(self, n: int) -> int:
-        """Forget the n-th of `chats`. Returns its tokens. Raises what `save_chat` does."""
-
-        def drop() -> int:
-            chat = self._chat(n)
-            n_tokens = len(chat.ids)
-            if not self._cache.drop(chat):
-                raise InvalidRequest(f"chat {n} is being answered", "id_slot")
-            return n_tokens
-
-        return self._worker.call(drop).result()
 
     @property
     def failure(self) -> EngineFailed | None:
@@ -353,22 +303,6 @@ class Engine(ModelText):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _chat(self, n: int) -> Chat:
-        chats = [chat for chat in self._cache if chat.ids]
-        if not 0 <= n < len(chats):
-            raise InvalidRequest(f"there is no chat {n}; {len(chats)} are in memory", "id_slot")
-        return chats[n]
-
-    def _give_back(self, pages: Sequence[int]) -> None:
-        """Pages that this thread had for a while."""
-        with contextlib.suppress(EngineClosed, EngineFailed):  # all pages are gone then
-            self._worker.call(lambda: self._cache.give_back(pages))
-
-    def _saved_folder(self) -> SavedChats:
-        if self._saved is None:
-            raise InvalidRequest("chats cannot be saved: cache.saved_folder is not set")
-        return self._saved
 
     def _check(self, prompt_ids: Sequence[int], params: SamplingParams) -> None:
         if not prompt_ids:

@@ -18,6 +18,7 @@ from engine.info import RenderedChat
 from engine.replies.chat_format import ChatFormat
 from engine.replies.reply_rules import ReplyRules
 from engine.templates.chat_template import ChatTemplate
+from engine.templates.template_options import NO_OPTIONS, TemplateOptions
 from engine.text.infill import FittedInfill, InfillTokens, OtherFile, fit_infill
 from engine.text.special_tokens import unshield
 from engine.text.tokenizer import Tokenizer
@@ -76,33 +77,17 @@ class ModelText:
     def _encode_part(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special=False)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **template: Any) -> list[int]:
-        """Token ids of a chat, through the model's template; arguments as for `render_chat`."""
-        return self.render_chat(messages, **template).ids
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], template: TemplateOptions = NO_OPTIONS
+    ) -> list[int]:
+        """Token ids of a chat, through the model's template. Raises what `render_chat` does."""
+        return self.render_chat(messages, template).ids
 
     def render_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
-        template_kwargs: Mapping[str, Any] | None = None,
-        continue_last: bool = False,
+        self, messages: Sequence[Mapping[str, Any]], template: TemplateOptions = NO_OPTIONS
     ) -> RenderedChat:
-        """A chat through the model's template.
-
-        continue_last: it ends where the last message does, so that a reply goes on from there.
-        Raises ChatTemplateError, InvalidRequest.
-        """
-        rendered = self.chat_template.render(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            tools=tools,
-            documents=documents,
-            template_kwargs=template_kwargs,
-            continue_last=continue_last,
-        )
+        """A chat through the model's template. Raises ChatTemplateError, InvalidRequest."""
+        rendered = self.chat_template.render(messages, template)
         return RenderedChat(unshield(rendered), self.tokenizer.encode_template(rendered))
 
     def constrain(self, rules: ReplyRules, chat_ids: Sequence[int] | None) -> Grammar | None:

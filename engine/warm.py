@@ -42,7 +42,11 @@ def compile_for(profile: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="engine.warm", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="engine.warm",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--profiles", choices=("this", "all"), default="this")
     if parser.parse_args().profiles == "this":
         from engine.jit import CACHE_DIR, PROFILE

@@ -19,7 +19,10 @@ from server.services import Services
 PUBLIC: Final = frozenset({"/", "/docs", "/health"})
 
 # What a page may read of a reply's headers beside the few that browsers always show.
-_EXPOSED: Final = ("Retry-After", "X-Request-Id", "X-Rushlight-Ignored")
+_EXPOSED: Final = (
+    *("Retry-After", "X-Request-Id"),
+    *("X-Rushlight-Ignored", "X-Rushlight-Dropped", "X-Rushlight-Cache"),
+)
 
 
 async def require_key(request: Request) -> None:

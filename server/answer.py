@@ -20,12 +20,13 @@ from server.encoder import Encoder
 from server.errors import ApiError
 from server.middleware import RequestRecord
 from server.parse_request import AnyBody, name_as_sent, parse_request
-from server.prepare import prepare
+from server.prepare import most_at_once, prepare
 from server.reply import Reply, while_connected
 from server.reply_events import Totals
 from server.request_object import RequestBody
 from server.services import Services
 from server.stream import ReplyStream
+from server.wire_object import json_response
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -74,7 +75,7 @@ async def answer_body(
     record.totals = totals = Totals.of(ends)
     whole = encoder.whole(choices, ends)
     told = notes.headers(totals.n_dropped, totals.n_cut, totals.difference)
-    return Response(whole.wire(), media_type="application/json", headers={**headers, **told})
+    return json_response(whole, {**headers, **told})
 
 
 async def read_body(
@@ -84,12 +85,18 @@ async def read_body(
     services = Services.of(request)
     server = services.config.server
     raw = await read_json_object(request, server.max_body_bytes)
-    # More could not all be submitted: the queue is their one way in.
-    max_prompts = max(1, services.loader.engine().config.max_waiting)
-    body, unknown = parse_request(kind, raw, max_prompts)
+    body, unknown = parse_request(kind, raw, most_at_once(services.loader.engine()))
     if unknown and server.unknown_fields == "refuse":
         raise ApiError(400, f"unknown field: {unknown[0]}", param=unknown[0], code="unknown_field")
     return body, raw, RequestRecord.of(request).ignore(unknown)
+
+
+async def count_prompt(request: Request, body: RequestBody, raw: dict[str, Any]) -> int:
+    """Tokens of the prompt that `body` asks an answer to. Raises: ApiError, EngineError."""
+    services = Services.of(request)
+    ask = translate(body, raw, services)
+    prepared = await asyncio.to_thread(prepare, services.loader.engine(), ask)
+    return len(prepared.prompts[0].ids)
 
 
 def translate(body: RequestBody, raw: dict[str, Any], services: Services) -> Ask:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine import OtherFile, RequestOptions, SamplingParams
+from engine import OtherFile, RequestOptions, SamplingParams, TemplateOptions
 
 # What becomes of a chat that does not fit: it is refused, or loses its oldest turns.
 ContextPolicy = Literal["error", "slide"]
@@ -18,18 +18,14 @@ ContextPolicy = Literal["error", "slide"]
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """A conversation for the model's template. Messages and tools are as OpenAI spells them.
+    """A conversation for the model's template. Messages are as OpenAI spells them.
 
-    continue_last: the reply goes on where the last message, the assistant's, ends.
+    template: what the model's template gets beside them.
     effort: how hard to think: "none" = not at all; None = as the template likes.
     """
 
     messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Mapping[str, Any]] = ()
-    documents: Sequence[Mapping[str, Any]] = ()
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    add_generation_prompt: bool = True
-    continue_last: bool = False
+    template: TemplateOptions = field(default_factory=TemplateOptions)
     effort: str | None = None
 
 
@@ -86,9 +82,9 @@ class ToolChoice:
 @dataclass(frozen=True, slots=True)
 class Ask:
     """prompts: each is answered by itself; none: only that the model be there.
-    n: choices for each prompt; best_of: how many to make of which
-    the n likeliest are shown; constraint: on each reply's text;
-    context_policy: None = config.toml's; show_prompt: it is shown too, as the model reads it.
+    n: choices for each prompt; best_of: how many to make, of which the n likeliest are shown.
+    constraint: on each reply's text; context_policy: None = the config's;
+    show_prompt: it is shown too, as the model reads it.
     """
 
     prompts: Sequence[Prompt]

@@ -15,7 +15,7 @@ from server.openai.text import is_ids
 from server.openapi import described
 from server.request_object import RequestBody
 from server.services import Services
-from server.wire_object import WireObject
+from server.wire_object import WireObject, json_response
 
 MAX_INPUTS = 2048  # OpenAI's limit
 
@@ -93,7 +93,7 @@ async def embeddings(request: Request) -> Response:
         model=Services.of(request).loader.engine().model.name,
         usage=EmbeddingUsage(prompt_tokens=embedded.n_tokens, total_tokens=embedded.n_tokens),
     )
-    return Response(reply.wire(), media_type="application/json", headers=headers)
+    return json_response(reply, headers)
 
 
 def _base64(vector: list[float]) -> str:

@@ -16,7 +16,7 @@ from server.openai.chat import ChatCompletionRequest
 from server.openapi import described
 from server.prepare import prepare
 from server.services import Services
-from server.wire_object import WireObject
+from server.wire_object import WireObject, json_response
 
 router = APIRouter()
 
@@ -78,7 +78,6 @@ async def estimate(request: Request) -> Response:
         found = Estimate(len(ids), 0, 0, None, None, None)
     room = max(n_ctx - len(ids), 0)
     n_reply = room if n_wanted is None else n_wanted
-    first_s = _sum(found.queue_s, found.prefill_s)
     reply = EstimateObject(
         object="estimate",
         prompt_tokens=found.n_prompt,
@@ -89,10 +88,10 @@ async def estimate(request: Request) -> Response:
         requests_ahead=found.n_ahead,
         queue_seconds=found.queue_s,
         prefill_seconds=found.prefill_s,
-        seconds_to_first_token=first_s,
-        seconds_to_last_token=_sum(first_s, found.decode_s),
+        seconds_to_first_token=found.first_token_s,
+        seconds_to_last_token=found.last_token_s,
     )
-    return Response(reply.wire(), media_type="application/json", headers=headers)
+    return json_response(reply, headers)
 
 
 @router.get("/v1/memory", response_model=MemoryObject)
@@ -101,9 +100,4 @@ async def memory(request: Request) -> Response:
     engine = Services.of(request).loader.engine()
     report = await asyncio.to_thread(engine.memory)
     told = MemoryObject(**dataclasses.asdict(report), rss=report.rss)
-    return Response(told.wire(), media_type="application/json")
-
-
-def _sum(*parts: float | None) -> float | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
+    return json_response(told)

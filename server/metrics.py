@@ -7,6 +7,7 @@ from the generations when somebody asks. Knows no routes. For the event loop's t
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -45,36 +46,29 @@ class Metrics:
         self._open: dict[Generation, Progress] = {}  # and what of it is counted already
         self._registry = registry = CollectorRegistry()
 
-        self._requests = Counter(
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        waits = partial(Histogram, registry=registry, buckets=_WAITS)
+
+        self._requests = counter(
             "rushlight_requests_total",
             "HTTP requests that have ended; status 'none' where the client left before any.",
             ["route", "status"],
-            registry=registry,
         )
-        self._errors = Counter(
+        self._errors = counter(
             "rushlight_errors_total",
             "HTTP requests that ended in an error, by its code; 'client_left' where nobody waited.",
             ["type"],
-            registry=registry,
         )
-        self._request_s = Histogram(
+        self._request_s = waits(
             "rushlight_request_seconds",
             "From an HTTP request's first byte to the last of its reply.",
             ["route"],
-            buckets=_WAITS,
-            registry=registry,
         )
-        self._queue_s = Histogram(
-            "rushlight_queue_seconds",
-            "What a generation waited for others.",
-            buckets=_WAITS,
-            registry=registry,
-        )
-        self._ttft_s = Histogram(
+        self._queue_s = waits("rushlight_queue_seconds", "What a generation waited for others.")
+        self._ttft_s = waits(
             "rushlight_time_to_first_token_seconds",
             "From a generation's way into the queue to its first token.",
-            buckets=_WAITS,
-            registry=registry,
         )
         self._tpot_s = Histogram(
             "rushlight_time_per_output_token_seconds",
@@ -82,64 +76,43 @@ class Metrics:
             buckets=_TOKENS,
             registry=registry,
         )
-        self._n_prompt = Counter(
+        self._n_prompt = counter(
             "rushlight_prompt_tokens_total",
             "Tokens of prompts that were read, those from the cache included.",
-            registry=registry,
         )
-        self._n_cached = Counter(
+        self._n_cached = counter(
             "rushlight_cached_tokens_total",
             "Tokens of prompts that came from the cache; counted when a generation ends.",
-            registry=registry,
         )
-        self._n_decoded = Counter(
-            "rushlight_generated_tokens_total",
-            "Tokens generated.",
-            registry=registry,
-        )
-        self._running = Gauge(
+        self._n_decoded = counter("rushlight_generated_tokens_total", "Tokens generated.")
+        self._running = gauge(
             "rushlight_generations_running",
             "Generations being worked on. A request has one for each of its prompts.",
-            registry=registry,
         )
-        self._waiting = Gauge(
-            "rushlight_generations_waiting",
-            "Generations in the queue.",
-            registry=registry,
-        )
-        self._memory = Gauge(
+        self._waiting = gauge("rushlight_generations_waiting", "Generations in the queue.")
+        self._memory = gauge(
             "rushlight_resident_memory_bytes",
             "Memory of the process; the mapped model is 'file', which the system can take back.",
             ["kind"],
-            registry=registry,
         )
-        self._memory_use = Gauge(
+        self._memory_use = gauge(
             "rushlight_memory_bytes",
             "What the process's memory is used for; absent while the model loads.",
             ["use"],
-            registry=registry,
         )
-        self._weights = Gauge(
+        self._weights = gauge(
             "rushlight_weights_bytes",
             "The model's file: 'mapped' all of it, 'cached' what the system has in memory.",
             ["state"],
-            registry=registry,
         )
-        self._kv_limit = Gauge(
-            "rushlight_kv_limit_bytes",
-            "What the keys and values of all chats may grow to now.",
-            registry=registry,
+        self._kv_limit = gauge(
+            "rushlight_kv_limit_bytes", "What the keys and values of all chats may grow to now."
         )
-        self._disk_cache = Gauge(
-            "rushlight_disk_cache_bytes",
-            "Chats on the disk.",
-            registry=registry,
-        )
-        self._model = Gauge(
+        self._disk_cache = gauge("rushlight_disk_cache_bytes", "Chats on the disk.")
+        self._model = gauge(
             "rushlight_model_info",
             "The model that is served; absent while it loads.",
             ["name", "architecture", "file_type", "n_params", "n_ctx"],
-            registry=registry,
         )
 
     def request_ended(self, route: str, status: int, error: str, took_s: float) -> None:

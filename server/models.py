@@ -15,7 +15,7 @@ from server.metrics import CONTENT_TYPE
 from server.openapi import errors_of
 from server.schema import Health, Model, ModelList, ModelMeta
 from server.services import Services
-from server.wire_object import WireObject
+from server.wire_object import json_response
 
 router = APIRouter()
 
@@ -30,20 +30,18 @@ async def health(request: Request) -> Response:
     try:
         engine = loader.engine()
     except ModelLoading:
-        progress = loader.progress
-        return _json(
-            Health(
-                status="loading", stage=progress.stage, done=progress.done, total=progress.total
-            ),
-            503,
-        )
+        now = loader.progress
+        loading = Health(status="loading", stage=now.stage, done=now.done, total=now.total)
+        return json_response(loading, status=503)
     if engine.failure is not None:
-        return _json(Health(status="failed", message=str(engine.failure)), 503)
+        failed = Health(status="failed", message=str(engine.failure))
+        return json_response(failed, status=503)
     cached = await asyncio.to_thread(engine.weights_cached)
     share: dict[str, Any] = {}
     if cached is not None:
         share["weights_resident"] = round(cached / engine.model.n_bytes, 3)
-    return _json(Health(status="ok", running=engine.n_running, waiting=engine.n_waiting, **share))
+    ok = Health(status="ok", running=engine.n_running, waiting=engine.n_waiting, **share)
+    return json_response(ok)
 
 
 @router.head("/metrics", include_in_schema=False)
@@ -63,7 +61,7 @@ async def metrics(request: Request) -> Response:
 async def models(request: Request) -> Response:
     """The one model that is served, as a list."""
     served = _served(request)
-    return _json(
+    return json_response(
         ModelList(
             object="list", data=[served], first_id=served.id, last_id=served.id, has_more=False
         )
@@ -86,7 +84,7 @@ async def model(request: Request, model_id: str) -> Response:
             param="model",
             code="model_not_found",
         )
-    return _json(served)
+    return json_response(served)
 
 
 def _served(request: Request) -> Model:
@@ -115,7 +113,3 @@ def _served(request: Request) -> Model:
             ftype=info.file_type,
         ),
     )
-
-
-def _json(body: WireObject, status: int = 200) -> Response:
-    return Response(body.wire(), status, media_type="application/json")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from engine import TemplateOptions
 from server.reply_events import Choice
 
 if TYPE_CHECKING:
@@ -14,23 +15,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OpenChat:
-    """messages: as the template got them; template: what else it got, as `Engine.render_chat` calls
-    it; continues_last: the reply goes on with the last message.
-    """
+    """messages: as the template got them; template: what else it got."""
 
     messages: Sequence[Mapping[str, Any]]
-    template: Mapping[str, Any]
-    continues_last: bool = False
+    template: TemplateOptions
 
     def prepare_next_turn(self, engine: Engine, reply: Choice) -> None:
         """Takes milliseconds: not for the event loop. The engine reads it when it is idle."""
         messages = [*map(dict, self.messages), _as_message(reply)]
-        if self.continues_last:
+        if self.template.continue_last:
             begun, rest = messages[-2:]
             if not isinstance(begun.get("content"), str):
                 return  # parts, or nothing: clients differ in how they put the two together
             messages[-2:] = [{**begun, **rest, "content": begun["content"] + reply.content}]
-        engine.prepare_next_turn(messages, **self.template)
+        next_one = replace(self.template, add_generation_prompt=True, continue_last=False)
+        engine.prepare_next_turn(messages, next_one)
 
 
 def _as_message(reply: Choice) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from engine import (
     ReplyRules,
     RequestOptions,
     SamplingParams,
+    TemplateOptions,
 )
 from server.ask import Ask, ChatPrompt, InfillPrompt, Prompt, TextPrompt
 from server.errors import ApiError
@@ -100,11 +101,15 @@ class Prepared:
         return sum(prompt.n_cut for prompt in self.prompts)
 
 
+def most_at_once(engine: Engine) -> int:
+    """Generations of one request: more could not all be submitted, as all go through the queue."""
+    return max(1, engine.config.max_waiting)
+
+
 def prepare(engine: Engine, ask: Ask) -> Prepared:
     """Raises: InvalidRequest, ChatTemplateError, ApiError."""
     n_made = ask.best_of or ask.n
-    # More could not all be submitted: the queue is their one way in.
-    most = max(1, engine.config.max_waiting)
+    most = most_at_once(engine)
     if len(ask.prompts) * n_made > most:
         raise ApiError(
             400,
@@ -120,24 +125,21 @@ def prepare(engine: Engine, ask: Ask) -> Prepared:
 
 def render(engine: Engine, prompt: ChatPrompt) -> RenderedChat:
     """A conversation as the model reads it. Raises: InvalidRequest, ChatTemplateError."""
-    return engine.render_chat(prompt.messages, **_template(engine, prompt), **_ending(prompt))
+    return engine.render_chat(prompt.messages, _template(engine, prompt))
 
 
-def _template(engine: Engine, prompt: ChatPrompt) -> dict[str, Any]:
-    """What the template gets beside the messages, as `Engine.render_chat` calls it."""
-    return {
-        "tools": prompt.tools or None,
-        "documents": prompt.documents or None,
-        "template_kwargs": _template_kwargs(engine, prompt),
-    }
-
-
-def _ending(prompt: ChatPrompt) -> dict[str, Any]:
-    """How the prompt ends, as `Engine.render_chat` calls it."""
-    return {
-        "add_generation_prompt": prompt.add_generation_prompt,
-        "continue_last": prompt.continue_last,
-    }
+def _template(engine: Engine, prompt: ChatPrompt) -> TemplateOptions:
+    """What was asked for, with thinking turned on and off in the template's own way. Effort without
+    a way to tell it is a hint that a model may not heed.
+    """
+    if not prompt.effort:
+        return prompt.template
+    thinks = prompt.effort != "none"
+    switch = engine.chat_format.thinking_kwargs(thinks)
+    if thinks and "reasoning_effort" in switch:
+        switch["reasoning_effort"] = prompt.effort
+    asked = prompt.template.template_kwargs
+    return dataclasses.replace(prompt.template, template_kwargs={**switch, **asked})
 
 
 def _prepare_prompt(engine: Engine, ask: Ask, prompt: Prompt) -> PreparedPrompt:
@@ -163,13 +165,13 @@ def _prepare_prompt(engine: Engine, ask: Ask, prompt: Prompt) -> PreparedPrompt:
 def _prepare_chat(engine: Engine, ask: Ask, prompt: ChatPrompt) -> PreparedPrompt:
     chat = _fit(engine, ask, prompt)
     tail = engine.chat_format.prompt_tail(chat.prompt_ids)
-    options = _constrained(engine, ask, chat.prompt_ids, prompt.tools)
+    options = _constrained(engine, ask, chat.prompt_ids, prompt.template.tools)
     visible = options.visible_ids | engine.chat_format.visible_ids
     return PreparedPrompt(
         chat.prompt_ids,
         dataclasses.replace(options, visible_ids=visible),
-        lambda: engine.chat_format.parser(tail, prompt.tools),
-        chat=OpenChat(chat.messages, _template(engine, prompt), prompt.continue_last),
+        lambda: engine.chat_format.parser(tail, prompt.template.tools),
+        chat=OpenChat(chat.messages, _template(engine, prompt)),
         n_dropped=chat.n_dropped,
     )
 
@@ -181,7 +183,7 @@ def _fit(engine: Engine, ask: Ask, prompt: ChatPrompt) -> FittedChat:
         return FittedChat(messages, render(engine, prompt).ids, 0)
     most = engine.model.n_ctx // _LEAST_ROOM
     n_reply = min(ask.params.max_tokens or most, most)
-    return engine.fit_chat(messages, n_reply, **_template(engine, prompt), **_ending(prompt))
+    return engine.fit_chat(messages, n_reply, _template(engine, prompt))
 
 
 def _constrained(
@@ -203,19 +205,6 @@ def _constrained(
             rules, kind=constraint.kind, source=constraint.value, param=constraint.param
         )
     return dataclasses.replace(ask.options, grammar=engine.constrain(rules, chat_ids))
-
-
-def _template_kwargs(engine: Engine, prompt: ChatPrompt) -> dict[str, Any]:
-    """The variables asked for; thinking is turned on and off in the template's own way. Effort
-    without a way to tell it is a hint that a model may not heed.
-    """
-    if not prompt.effort:
-        return dict(prompt.template_kwargs)
-    thinks = prompt.effort != "none"
-    switch = engine.chat_format.thinking_kwargs(thinks)
-    if thinks and "reasoning_effort" in switch:
-        switch["reasoning_effort"] = prompt.effort
-    return {**switch, **prompt.template_kwargs}
 
 
 def _text_ids(engine: Engine, prompt: TextPrompt) -> list[int]:

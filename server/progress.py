@@ -50,14 +50,9 @@ class Watch:
         """Where the reply is."""
         index, progress = self._look()
         if progress.phase is Phase.QUEUED:
-            return Status(index, progress, 0, _sum(progress.queue_s, progress.prefill_s))
+            return Status(index, progress, 0, progress.first_token_s)
         first = self._first.setdefault(index, progress)
         return Status(index, progress, first.n_prefilled, _prefill_left(first, progress))
-
-
-def _sum(*parts: float | None) -> float | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
 
 
 def _prefill_left(first: Progress, now: Progress) -> float | None:

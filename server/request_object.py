@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from engine import SamplingParams
+from engine import InvalidRequest, SamplingParams
 from server import known_fields
 from server.ask import Ask, ContextPolicy
 
@@ -44,8 +44,16 @@ def other_keys(given: Mapping[str, Any], known: Collection[str]) -> Iterator[str
     return (key for key, value in given.items() if key not in known and value is not None)
 
 
+def string_at(given: Mapping[str, Any], key: str, path: str) -> str:
+    """The string under a key of the object at `path`. Raises: InvalidRequest."""
+    value = given.get(key)
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{path}.{key} must be a string", f"{path}.{key}")
+    return value
+
+
 class RequestBody(RequestObject):
-    """Base of whole bodies: one subclass for each route that generates."""
+    """Base of whole bodies: one subclass for each route that reads one."""
 
     elsewhere: ClassVar[dict[str, str]] = {}  # fields of another route -> that route
     # Other names for one thing; a request may use any of them, but not two that disagree.
@@ -56,9 +64,7 @@ class RequestBody(RequestObject):
     prompt_field: ClassVar[str] = "messages"  # what to shorten when the prompt is too long
 
     stream: bool = False
-    context_policy: ContextPolicy | None = (
-        None  # for a chat that does not fit; None = config.toml's
-    )
+    context_policy: ContextPolicy | None = None  # of a chat that does not fit; None = the config's
 
     @property
     def wanted_policy(self) -> ContextPolicy | None:

@@ -7,6 +7,7 @@ script has to provide.
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import threading
 import time
@@ -51,6 +52,7 @@ from engine.replies.thinking import ThinkingMarks
 from engine.requests.request_options import DEFAULT_OPTIONS
 from engine.templates import context
 from engine.templates.chat_messages import normalise_messages
+from engine.templates.template_options import NO_OPTIONS, TemplateOptions
 from engine.tool_formats import find_tool_format
 
 BOS = 256
@@ -204,45 +206,31 @@ class FakeEngine:
         return FittedInfill(ids, len(before) - len(fits))
 
     def render_chat(
-        self,
-        messages: list[dict[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        tools: Any = None,
-        documents: Any = None,
-        template_kwargs: dict[str, Any] | None = None,
-        continue_last: bool = False,
+        self, messages: list[dict[str, Any]], template: TemplateOptions = NO_OPTIONS
     ) -> RenderedChat:
         messages = normalise_messages(messages)
-        if continue_last and messages[-1]["role"] != "assistant":
+        if template.continue_last and messages[-1]["role"] != "assistant":
             raise InvalidRequest("cannot be continued", "continue_final_message")
-        self.chats.append(
-            {
-                "messages": messages,
-                "add_generation_prompt": add_generation_prompt,
-                "tools": tools,
-                "documents": documents,
-                "template_kwargs": template_kwargs,
-                "continue_last": continue_last,
-            }
-        )
+        self.chats.append({"messages": messages, **dataclasses.asdict(template)})
         if any(message["content"] == "REFUSE" for message in messages):
             raise ChatTemplateError("roles must alternate")
         text = "".join(
             f"<{m['role']}>{m['content'] or ''}{m.get('tool_calls', '')}" for m in messages
         )
-        opens = add_generation_prompt and not continue_last
+        opens = template.add_generation_prompt and not template.continue_last
         text += "<assistant>" * opens
         return RenderedChat(text, self.encode_prompt(text))
 
-    def fit_chat(self, messages: list[dict[str, Any]], n_reply: int, **template: Any) -> FittedChat:
+    def fit_chat(
+        self, messages: list[dict[str, Any]], n_reply: int, template: TemplateOptions = NO_OPTIONS
+    ) -> FittedChat:
         return context.fit_chat(
-            messages, lambda left: self.render_chat(left, **template).ids, self.model.n_ctx, n_reply
+            messages, lambda left: self.render_chat(left, template).ids, self.model.n_ctx, n_reply
         )
 
-    def prepare_next_turn(self, messages: list[dict[str, Any]], **template: Any) -> None:
+    def prepare_next_turn(self, messages: list[dict[str, Any]], template: TemplateOptions) -> None:
         """Nothing but to note it: here all prompts take the same time."""
-        self.next_turns.append({"messages": messages, **template})
+        self.next_turns.append({"messages": messages, **dataclasses.asdict(template)})
 
     def encode_text(self, text: str) -> list[int]:
         return [*self.encode_prompt(text), EOS] if text else []

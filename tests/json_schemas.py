@@ -8,7 +8,6 @@ Schema = dict[str, Any]
 
 STRING: Schema = {"type": "string"}
 SHORT: Schema = {"type": "string", "maxLength": 24}
-INTEGER: Schema = {"type": "integer"}
 SMALL: Schema = {"type": "integer", "minimum": 0, "maximum": 99}
 NUMBER: Schema = {"type": "number"}
 BOOLEAN: Schema = {"type": "boolean"}

@@ -14,14 +14,15 @@ import numpy.typing as npt
 import pytest
 
 from engine import Engine, EngineConfig, SamplingParams, Token
+from tests.model_files import GEMMA, QWEN, SMOLLM2, needs
 from tests.reference import ReferenceModel
 
 ROOT = Path(__file__).resolve().parents[1]
-# golden file -> model in models/. The first is the demo model; the others are tested when there.
+# golden file -> the model it is of
 MODELS = {
-    "smollm2-135m-instruct-q4_1": "SmolLM2-135M-Instruct.Q4_1.gguf",
-    "qwen2.5-coder-0.5b-instruct-q4_k_m": "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
-    "gemma-3-270m-q4_k_m": "gemma-3-270m-q4_k_m.gguf",
+    "smollm2-135m-instruct-q4_1": SMOLLM2,
+    "qwen2.5-coder-0.5b-instruct-q4_k_m": QWEN,
+    "gemma-3-270m-q4_k_m": GEMMA,
 }
 # Where the best two choices are closer than this, two right implementations may part.
 SAFE_MARGIN = 0.3
@@ -42,15 +43,13 @@ class Golden:
 
 
 def golden_models() -> Iterator[Any]:
-    for name, file in MODELS.items():
-        missing = not (ROOT / "models" / file).exists()
-        marks = [pytest.mark.model, pytest.mark.skipif(missing, reason=f"no {file} in models/")]
-        yield pytest.param(name, marks=marks)
+    for name, path in MODELS.items():
+        yield pytest.param(name, marks=[pytest.mark.model, needs(path)])
 
 
 @pytest.fixture(scope="module", params=golden_models())
 def golden(request: pytest.FixtureRequest) -> Iterator[Golden]:
-    path = ROOT / "models" / MODELS[request.param]
+    path = MODELS[request.param]
     data = json.loads((ROOT / f"tests/golden/{request.param}.json").read_text())
     with Engine(EngineConfig(path, disk_bytes=0, n_ctx=1024, n_threads=2)) as engine:
         yield Golden(engine, data, path)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as T
 
+from tests.model_files import SMOLLM2, needs
 from tests.reference import ROTATE, ReferenceModel
 from tests.tiny_gguf import RANDOM_BLOCKS, write_tiny_gguf
 
 ROOT = Path(__file__).resolve().parents[1]
-MODEL = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 GOLDEN = "golden/smollm2-135m-instruct-q4_1.json"
 GOLDEN_FILES = [folder / GOLDEN for folder in (ROOT / "tests", ROOT.parent / "shared")]
 IDS = [1, 120, 7, 7, 250, 33, 90, 2, 180, 64, 7, 12]
@@ -29,12 +29,12 @@ def tiny(tmp_path: Path) -> Any:
 
 
 @pytest.mark.model
-@pytest.mark.skipif(not MODEL.exists(), reason="the demo model is not in models/")
+@needs(SMOLLM2)
 @pytest.mark.skipif(not any(map(Path.exists, GOLDEN_FILES)), reason="no golden data")
 def test_smollm2_gives_the_likelihoods_of_llama_cpp_in_f32() -> None:
     golden = json.loads(next(filter(Path.exists, GOLDEN_FILES)).read_text())
     expected, ids = golden["reference_f32"], golden["text_ids"]
-    model = ReferenceModel.from_gguf(MODEL)
+    model = ReferenceModel.from_gguf(SMOLLM2)
     logits = model.logits(ids)[:-1].astype(np.float64)
     top = logits.max(axis=-1)
     log_sum = top + np.log(np.exp(logits - top[:, None]).sum(axis=-1))

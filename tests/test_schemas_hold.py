@@ -9,7 +9,6 @@ import datetime
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import jsonschema
@@ -17,8 +16,10 @@ import pytest
 
 from engine import Engine, EngineConfig, Finished, Grammar, RequestOptions, SamplingParams
 from tests.json_schemas import ALL, Schema
+from tests.model_files import SMOLLM2, needs
 
-MODEL = Path(__file__).parents[1] / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+pytestmark = [pytest.mark.model, needs(SMOLLM2)]
+
 SCHEMAS = [(f"{kind}-{i}", s) for kind, schemas in ALL.items() for i, s in enumerate(schemas)]
 
 formats = jsonschema.FormatChecker(("date", "email", "ipv4", "ipv6", "uuid"))
@@ -64,7 +65,7 @@ def problem(schema: Schema, text: str) -> str | None:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with Engine(EngineConfig(MODEL, n_ctx=1024)) as engine:
+    with Engine(EngineConfig(SMOLLM2, n_ctx=1024, disk_bytes=0)) as engine:
         yield engine
 
 
@@ -89,8 +90,6 @@ def test_there_are_two_hundred() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.model
-@pytest.mark.skipif(not MODEL.exists(), reason="`rushlight fetch` brings the model")
 @pytest.mark.parametrize("kind", ALL)
 def test_every_finished_reply_is_valid(engine: Engine, kind: str) -> None:
     message = {"role": "user", "content": "Make up an example. Answer in JSON."}
@@ -109,8 +108,6 @@ def test_every_finished_reply_is_valid(engine: Engine, kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.model
-@pytest.mark.skipif(not MODEL.exists(), reason="`rushlight fetch` brings the model")
 def test_whitespace_does_not_run_on(engine: Engine) -> None:
     """Not even where bias makes it the likeliest token everywhere."""
     prompt = engine.encode_prompt("JSON:")
@@ -124,8 +121,6 @@ def test_whitespace_does_not_run_on(engine: Engine) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.model
-@pytest.mark.skipif(not MODEL.exists(), reason="`rushlight fetch` brings the model")
 @pytest.mark.parametrize(
     "params",
     [

@@ -169,7 +169,11 @@ def _params(n_tokens: int) -> SamplingParams:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="engine.bench.chats", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="engine.bench.chats",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("model")
     parser.add_argument("--n-prompt", type=int, default=1500)
     parser.add_argument("--n-threads", type=int, default=0)

@@ -114,16 +114,21 @@ def run(
             **ceiling.beside(speeds[0]["decode_tok_per_s"], work.n_prompt + work.n_decode // 2),
         }
         if work.llama_cpp is not None:
-            record["llama_cpp"] = {**peer.facts, **speeds[1], **peer.resident_mib()}
-            record["prefill_ratio"], record["decode_ratio"] = (
-                round(speeds[0][name] / speeds[1][name], 2)
-                for name in ("prefill_tok_per_s", "decode_tok_per_s")
-            )
+            record |= _beside(peer, *speeds)
         if work.depths:
             record["depths"] = _depths(contestants, work, ceiling)
         if work.batches:
             record["batches"] = _batches(ours, work, ceiling)
         return record
+
+
+def _beside(peer: LlamaCpp, ours: Record, theirs: Record) -> Record:
+    """What llama.cpp did, and our speeds as multiples of its."""
+    return {
+        "llama_cpp": {**peer.facts, **theirs, **peer.resident_mib()},
+        "prefill_ratio": round(ours["prefill_tok_per_s"] / theirs["prefill_tok_per_s"], 2),
+        "decode_ratio": round(ours["decode_tok_per_s"] / theirs["decode_tok_per_s"], 2),
+    }
 
 
 class _Ceiling:
@@ -239,7 +244,7 @@ def _read_gb_per_s(engine: Engine) -> float:
 
     The mapped weights themselves, or where they are so few that a cache holds them, other memory.
     """
-    data = max((part.data_bytes for part in engine._gguf.parts), key=len)
+    data = max((part.data_bytes for part in engine._file.gguf.parts), key=len)
     address, n_bytes = int(data.ctypes.data), len(data)
     if n_bytes < _LEAST_READ:
         stand_in = np.ones(_LEAST_READ, np.uint8)

@@ -94,7 +94,7 @@ def _measure(engine: Engine, n_tokens: int) -> dict[str, object]:
         n_others = engine._pool.free_bytes // sum(engine._pool.page_bytes) + 1
         held = [True] * n_others * n_slots
         pages = engine._worker.call_with_room(lambda: engine._cache.take(n_others * PAGE, held))
-        engine._give_back(pages)
+        engine._worker.call(lambda: engine._cache.give_back(pages))
 
     again = _Reply()
 
@@ -144,7 +144,11 @@ def _params(n_tokens: int) -> SamplingParams:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="engine.bench.storing", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="engine.bench.storing",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("model")
     parser.add_argument("--chat-mib", type=int, default=300)
     parser.add_argument("--n-threads", type=int, default=0)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 
 def count_common(a: Sequence[int], b: Sequence[int]) -> int:
     """How many tokens two sequences share from the beginning.
@@ -18,3 +21,10 @@ def count_common(a: Sequence[int], b: Sequence[int]) -> int:
         else:
             high = middle - 1
     return low
+
+
+def count_common_of_arrays(a: npt.NDArray[np.int32], b: npt.NDArray[np.int32]) -> int:
+    """The same of two arrays i32[n_tokens]."""
+    n = min(len(a), len(b))
+    differs = a[:n] != b[:n]
+    return int(differs.argmax()) if differs.any() else n

@@ -32,6 +32,7 @@ from engine.cache.chat_file import (
     read_pages,
     write_chat,
 )
+from engine.cache.common_prefix import count_common_of_arrays
 from engine.cache.storing import Storing
 from engine.model.layer_groups import Groups, are_pages_of, n_slots, restart_at
 
@@ -45,13 +46,12 @@ _ABANDONED_S = 600.0  # an unfinished file of that age has no writer any more
 class Match:
     """A stored chat that begins as a prompt does.
 
-    n_common: tokens they share, up to where the chat can go on from; n_stored: tokens of the chat;
-    held: which pages of those shared tokens are stored.
+    n_common: tokens they share, up to where the chat can go on from; held: which pages of those
+    are stored.
     """
 
     name: str
     n_common: int
-    n_stored: int
     held: tuple[bool, ...]
 
 
@@ -91,10 +91,10 @@ class DiskCache:
         ours = np.asarray(ids, np.int32)
         best: Match | None = None
         for name, chat in list(self._chats.items()):
-            n = self._restart(chat, count_common(chat.ids, ours))
+            n = self._restart(chat, count_common_of_arrays(chat.ids, ours))
             if n > (best.n_common if best else 0):
                 held = tuple((chat.sizes[: n_slots(self._groups, n)] > 0).tolist())
-                best = Match(name, n, len(chat.ids), held)
+                best = Match(name, n, held)
         return best
 
     def load(self, match: Match, pages: Views, first: int = 0) -> bool:
@@ -132,7 +132,7 @@ class DiskCache:
         held = [page is not None for page in pages]
         shorter = []
         for name, chat in list(self._chats.items()):
-            n = count_common(chat.ids, ours)
+            n = count_common_of_arrays(chat.ids, ours)
             if n == len(ours) == self._restart(chat, n):
                 with contextlib.suppress(OSError):
                     os.utime(self._folder / name)
@@ -250,10 +250,3 @@ class DiskCache:
                 break
             self.remove(name)
             n_bytes -= size
-
-
-def count_common(a: Ids, b: Ids) -> int:
-    """How many tokens two chats share from the beginning."""
-    n = min(len(a), len(b))
-    differs = a[:n] != b[:n]
-    return int(differs.argmax()) if differs.any() else n

@@ -11,11 +11,13 @@ and h are what an offset in the weights is multiplied with.
 
     fine8  few rows (decode), where memory is the limit: 8 bits too, but a scale for each 16, which
            loses a quarter of what a scale for each 32 does. Runs of 256 values, the last one filled
-           up with zeros, 384 bytes each:
+           up with zeros, 512 bytes each:
 
         q  i8[256]       in the order drawn below
         d  f32[16]       scale of each 16, in the order of the drawing's columns
         h  f32[16]       d * sum of q over each 16, in their own order
+        c  f32[16]       -32 h in the order of d: for weights that are 32 too large
+        s  f32[8]        h of each 32; 32 bytes are left
 
            A column holds 16 neighbours, one quarter below the other, so that an integer product of
            four steps adds up all of a scale in one lane. k.c is quarter c of the k-th 16:
@@ -96,7 +98,9 @@ _APART = 64
 SEGMENT = 512  # values of a row that one thread takes at a time; a multiple of 256
 _SEGMENT_BYTES = 4 * SEGMENT
 
-FINE8_BYTES, FINE16_BYTES = 384, 640  # of a run of 256 values
+FINE8_BYTES, FINE16_BYTES = 512, 640  # of a run of 256 values
+FINE8_D, FINE8_H, FINE8_C, FINE8_H_32 = 256, 320, 384, 448  # bytes into it
+FINE8_CENTRE = 32
 
 
 @inline
@@ -160,6 +164,7 @@ def _quantise(x, n, row, first, last):
 
 
 ZERO = np.float32(0)
+_MINUS_CENTRE = np.float32(-FINE8_CENTRE)
 _TINY = np.float32(1e-30)  # so that values which are all zero have a scale
 
 # Two steps that turn four vectors of four words into the four vectors of their columns.
@@ -179,8 +184,10 @@ def _sixteen(x, i, last, run, k):
     peak = max(max_lanes(absolute(v)), _TINY)
     q = convert(i32x16, nearest(mul(v, splat(f32x16, 127.0 / peak))))
     d = peak * (1.0 / 127.0)
-    write_f32(run + 256 + 4 * (k % 4 * 4 + k // 4), d)
-    write_f32(run + 320 + 4 * k, d * sum_lanes(q))
+    column, h = 4 * (k % 4 * 4 + k // 4), d * sum_lanes(q)
+    write_f32(run + FINE8_D + column, d)
+    write_f32(run + FINE8_H + 4 * k, h)
+    write_f32(run + FINE8_C + column, h * _MINUS_CENTRE)
     return reinterpret(u32x4, convert(i8x16, q))
 
 
@@ -203,6 +210,9 @@ def _quantise_fine8(x, row, first, last):
             store(at + 64, merge(low, low_2, _HIGH_PAIRS))
             store(at + 128, merge(high, high_2, _LOW_PAIRS))
             store(at + 192, merge(high, high_2, _HIGH_PAIRS))
+        for k in range(8):
+            h = read_f32(run + FINE8_H + 8 * k) + read_f32(run + FINE8_H + 8 * k + 4)
+            write_f32(run + FINE8_H_32 + 4 * k, h)
 
 
 _MOST_16 = np.float32(127 << PLANE_BITS)

@@ -1,9 +1,10 @@
 """The matrix product op: weights of any type times the batch's rows, and the embedding lookup.
 
 One row or a few: each weight row is read once, straight from the mapped file, and its dot product
-with the input row taken (`op.dot`, at the speed of memory), or with four at once (`op.dot4`). Many
-rows: N weight rows at a time are unpacked to a tile (`op.unpack`) that is multiplied with all rows
-(`op.tile_dot`, at the speed of arithmetic). Threads take blocks of weight rows as they get free.
+with the input row taken (`op.dot`, at the speed of memory), or with two to four at once
+(`op.dot4`). Many rows: N weight rows at a time are unpacked to a tile (`op.unpack`) that is
+multiplied with all rows (`op.tile_dot`, at the speed of arithmetic). Threads take blocks of weight
+rows as they get free.
 """
 
 from __future__ import annotations
@@ -101,15 +102,14 @@ def matmul(op, batch, thread, n_threads):
                 break
             n = min(turn, o.n_out - first)
             w = o.weight + first * o.row_bytes
-            if rows == 1:
-                call_address(o.dot, (w, o.row_bytes, n, o.n_in, o.x_few, scratch))
-                write_products(o, o.bias, o.out, first, n, scratch)
-                continue
-            for four in range(0, rows, 4):  # two or three rows take the time of four
-                x = o.x_few + four * o.x_few_bytes
-                sums = (scratch, 4 * turn)
-                call_address(o.dot4, (w, o.row_bytes, n, o.n_in, x, o.x_few_bytes, *sums))
-                for row in range(four, min(four + 4, rows)):
+            for four in range(0, rows, 4):
+                x, n_x = o.x_few + four * o.x_few_bytes, min(4, rows - four)
+                if n_x == 1:
+                    call_address(o.dot, (w, o.row_bytes, n, o.n_in, x, scratch))
+                else:
+                    together = (x, o.x_few_bytes, n_x, scratch, 4 * turn)
+                    call_address(o.dot4, (w, o.row_bytes, n, o.n_in, *together))
+                for row in range(four, four + n_x):
                     out, at = o.out + row * out_stride, scratch + (row - four) * 4 * turn
                     write_products(o, o.bias, out, first, n, at)
         return

@@ -56,7 +56,7 @@ OP = np.dtype(
         ("float_x", np.int32),  # 1 = the weight type wants f32 rows, and unpacks to a float tile
         ("group", np.int32),  # weights that share a scale in a tile
         ("dot", np.int64),  # quants: rows of weights times one input row
-        ("dot4", np.int64),  # the same for four input rows at once
+        ("dot4", np.int64),  # the same for two to four input rows at once
         ("unpack", np.int64),  # quants: rows of weights to a tile
         ("tile_dot", np.int64),  # tile times many input rows
         ("scratch", np.int64),  # this op's scratch memory, thread by thread

@@ -88,18 +88,10 @@ def plan_memory(config: EngineConfig, n_ctx_train: int, sizes: Sizes, free: Free
 
     share = config.cache_bytes or int(room * _SHARE)
     available = config.cache_bytes or room
-    n_ctx = config.n_ctx
-    if n_ctx > n_ctx_train:
-        log.warning(
-            "n_ctx = %d is more than the %d tokens that the model was made for", n_ctx, n_ctx_train
-        )
-    if not n_ctx:
-        n_ctx = max(
-            _longest(sizes, share // _FULL_CHATS, n_ctx_train),
-            _longest(sizes, available, usable),
-        )
-        reason = "the model's own" if n_ctx == n_ctx_train else "what fits into memory"
-        log.info("n_ctx = %d: %s (the model was made for %d)", n_ctx, reason, n_ctx_train)
+    n_ctx = config.n_ctx or max(
+        _longest(sizes, share // _FULL_CHATS, n_ctx_train), _longest(sizes, available, usable)
+    )
+    _log_n_ctx(config, n_ctx, n_ctx_train)
     needed = sizes.chat_bytes(n_ctx)
     if needed > available:
         setting = "cache.memory" if config.cache_bytes else "the memory there is"
@@ -124,6 +116,16 @@ def plan_memory(config: EngineConfig, n_ctx_train: int, sizes: Sizes, free: Free
     for row in budget.table().splitlines():
         log.info("memory: %s", row)
     return budget
+
+
+def _log_n_ctx(config: EngineConfig, n_ctx: int, n_ctx_train: int) -> None:
+    if not config.n_ctx:
+        reason = "the model's own" if n_ctx == n_ctx_train else "what fits into memory"
+        log.info("n_ctx = %d: %s (the model was made for %d)", n_ctx, reason, n_ctx_train)
+    elif n_ctx > n_ctx_train:
+        log.warning(
+            "n_ctx = %d is more than the %d tokens that the model was made for", n_ctx, n_ctx_train
+        )
 
 
 def _room_of_machine(sizes: Sizes, free: int, least: int) -> int:

@@ -72,16 +72,7 @@ class ModelConfig:
         """Raises UnsupportedModel for what this engine cannot run, GGUFError for missing or
         impossible numbers.
         """
-        name = gguf.get_str("general.architecture")
-        if name not in ARCHITECTURES:
-            raise UnsupportedModel("architecture", name, tuple(ARCHITECTURES))
-        row = ARCHITECTURES[name]
-        for key in _UNKNOWN_OPTIONS:
-            if np.any(np.asarray(gguf.metadata.get(f"{name}.{key}", 0)) != 0):
-                raise UnsupportedModel("model option", f"{name}.{key}")
-        if not gguf.get_bool(f"{name}.attention.causal", True):
-            raise UnsupportedModel("model option", f"{name}.attention.causal = false")
-
+        name, row = _architecture(gguf)
         n_ff = _same_in_all_layers(gguf, f"{name}.feed_forward_length", None)
         n_layer = _positive(gguf, f"{name}.block_count")
         n_embd = _positive(gguf, f"{name}.embedding_length")
@@ -91,10 +82,7 @@ class ModelConfig:
         if query_size <= 0:
             raise GGUFError(gguf.path, f"{name}.attention.key_length: {head_dim} is impossible")
         n_ctx_train = _positive(gguf, f"{name}.context_length")
-        rope = Rope.from_gguf(gguf, name, head_dim, row.rope_halves)
-        window_rope = (rope if row.window_rope_scaled else rope.unscaled()).with_base(
-            gguf.get_float(f"{name}.rope.freq_base_swa", row.window_rope_theta or rope.theta)
-        )
+        rope, window_rope = _ropes(gguf, name, row, head_dim)
         window = _window(gguf, name, row)
         windowed = _windowed(gguf, name, row, n_layer) if window else (False,) * n_layer
         norm_eps = gguf.get_float(
@@ -166,6 +154,26 @@ class ModelConfig:
                 raise UnsupportedModel(
                     "width", f"{width} = {getattr(self, width)} (multiples of 32)"
                 )
+
+
+def _architecture(gguf: GGUFFile) -> tuple[str, Architecture]:
+    """Its name and its row. Raises UnsupportedModel."""
+    name = gguf.get_str("general.architecture")
+    if name not in ARCHITECTURES:
+        raise UnsupportedModel("architecture", name, tuple(ARCHITECTURES))
+    for key in _UNKNOWN_OPTIONS:
+        if np.any(np.asarray(gguf.metadata.get(f"{name}.{key}", 0)) != 0):
+            raise UnsupportedModel("model option", f"{name}.{key}")
+    if not gguf.get_bool(f"{name}.attention.causal", True):
+        raise UnsupportedModel("model option", f"{name}.attention.causal = false")
+    return name, ARCHITECTURES[name]
+
+
+def _ropes(gguf: GGUFFile, name: str, row: Architecture, head_dim: int) -> tuple[Rope, Rope]:
+    """Of layers that look back on everything, and of those with a window."""
+    rope = Rope.from_gguf(gguf, name, head_dim, row.rope_halves)
+    base = gguf.get_float(f"{name}.rope.freq_base_swa", row.window_rope_theta or rope.theta)
+    return rope, (rope if row.window_rope_scaled else rope.unscaled()).with_base(base)
 
 
 def _positive(gguf: GGUFFile, key: str) -> int:

@@ -38,9 +38,10 @@ class QuantType:
     dequantize: blocks[n] -> f32[n, block_size], the reference.
     few_input:  the form of x for dot.
     dot:        (w, row_bytes, n_rows, n_in, x, out): out[r] = weight row r . input row x; f32 out.
-    dot4:       (w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes): the same for four input
-                rows, x_bytes apart, to four rows of out, out_bytes apart; weights are decoded once.
-                Each result equals dot's, to the last bit.
+    dot4:       (w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes): the same for two to
+                four input rows, x_bytes apart, to rows of out, out_bytes apart; weights are decoded
+                once. Three take the time of four, and room for a fourth. Each result equals dot's,
+                to the last bit.
     unpack:     (w, row_bytes, n_rows, k0, kn, tile): columns k0..k0+kn of up to N rows to a tile
                 (kernels/tile.py). Rows beyond n_rows repeat the last one.
     tile_dot:   the product that suits the tile (kernels/tile.py).

@@ -9,11 +9,15 @@ from engine.jit import inline
 from engine.kernels.activation import FINE16_BYTES
 from engine.kernels.simd import (
     ANY_U8,
+    PLANE_BITS,
     Lanes,
+    add,
     add_16_where,
     concat,
-    fine16_dot,
+    count_products,
     flip,
+    fma_counts,
+    fma_rows,
     four_vectors,
     i8x64,
     load,
@@ -22,6 +26,7 @@ from engine.kernels.simd import (
     mask,
     merge,
     reinterpret,
+    shl,
     shr_words,
     shuffle,
     u8x16,
@@ -32,7 +37,7 @@ from engine.kernels.simd import (
     widen_f16,
 )
 from engine.quants.layouts import at_most_32, biased
-from engine.quants.row_loops import dot4_rows, dot_rows
+from engine.quants.row_loops import dot1_rows, dot4_rows, write
 
 
 @inline
@@ -50,25 +55,37 @@ _FIRST, _SECOND = (Lanes(*[2 * block + k for block in _COLUMNS.lanes]) for k in 
 
 
 @inline
-def _add_eight(sums, scales, weights, blocks, x, x_bytes):
+def _unpack_eight(scales, weights, blocks):
     scale, offset = scales(blocks)
-    return fine16_dot(sums, weights(blocks), x, x_bytes, scale, offset)
+    return weights(blocks), scale, offset
+
+
+@inline
+def _add_eight(sums, rows, parts, x, x_bytes):
+    w, scale, offset = parts
+    high = count_products(rows, w, x, x_bytes)
+    low = count_products(rows, w, x + 256, x_bytes)
+    total = fma_rows(sums[0], offset, x + 576, x_bytes)
+    counts = add(shl(high, PLANE_BITS), low)
+    return fma_counts(total, counts, scale, x + 512, x_bytes), sums[1]
 
 
 @inline
 def dot_eights(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
     """QuantType.dot."""
-    sizes = (8 * block_bytes, FINE16_BYTES)
-    dot_rows(_add_eight, scales, weights, sizes, w, row_bytes, n_rows, n_in, x, out)
+    sizes, to = (8 * block_bytes, FINE16_BYTES), (x, 0, out, 0)
+    at = w, row_bytes, n_rows, n_in
+    dot1_rows(_unpack_eight, _add_eight, write, scales, weights, sizes, at, to)
 
 
 @inline
 def dot4_eights(
-    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
+    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes
 ):
     """QuantType.dot4."""
     sizes, to = (8 * block_bytes, FINE16_BYTES), (x, x_bytes, out, out_bytes)
-    dot4_rows(_add_eight, scales, weights, sizes, w, row_bytes, n_rows, n_in, to)
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(n_x, _unpack_eight, _add_eight, write, scales, weights, sizes, at, to)
 
 
 @inline

@@ -9,6 +9,7 @@ from engine.kernels.op import AHEAD, part
 from engine.kernels.simd import (
     FOUR,
     ONE,
+    TWO,
     add,
     f32x8,
     fma_rows,
@@ -48,9 +49,12 @@ def dot_f32(w, row_bytes, n_rows, n_in, x, out):
     _dot(ONE, w, row_bytes, n_rows, n_in, x, 0, out, 0)
 
 
-@part(8)
-def dot4_f32(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
-    _dot(FOUR, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
+@part(9)
+def dot4_f32(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
+    if n_x <= 2:
+        _dot(TWO, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
+    else:
+        _dot(FOUR, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
 
 
 @part(6)

@@ -113,9 +113,9 @@ def dot_iq2_xs(w, row_bytes, n_rows, n_in, x, out):
     dot_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
-@part(8)
-def dot4_iq2_xs(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
-    dot4_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
+@part(9)
+def dot4_iq2_xs(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
+    dot4_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes)
 
 
 @part(6)

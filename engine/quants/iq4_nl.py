@@ -57,10 +57,10 @@ def dot_iq4_nl(w, row_bytes, n_rows, n_in, x, out):
     dot_eights(_eight_scales, _eight_weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
-@part(8)
-def dot4_iq4_nl(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
+@part(9)
+def dot4_iq4_nl(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
     scales, weights = _eight_scales, _eight_weights
-    dot4_eights(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
+    dot4_eights(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes)
 
 
 @part(6)

@@ -125,10 +125,21 @@ def dot_iq4_xs(w, row_bytes, n_rows, n_in, x, out):
     dot_blocks(_few_scales, _few_weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
-@part(8)
-def dot4_iq4_xs(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
+@part(9)
+def dot4_iq4_xs(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
     dot4_blocks(
-        _few_scales, _few_weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
+        _few_scales,
+        _few_weights,
+        BYTES,
+        w,
+        row_bytes,
+        n_rows,
+        n_in,
+        x,
+        x_bytes,
+        n_x,
+        out,
+        out_bytes,
     )
 
 

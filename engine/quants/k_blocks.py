@@ -6,17 +6,26 @@ A type tells how its block is unpacked, in two functions:
     scales(block)    (scale, offset) for each 16 weights, two f32x16; weight = scale * w + offset
     weights(block)   its 256 weights as four u8x64, of at most 127 each in a dot product, or i8x64
 
+Types that want to be fast unpack in the order of fine8's columns (kernels/activation.py) instead,
+weights as a tile, for products of their own:
+
+    by_32     offset, f32x8, for each 32 weights
+    centred   weight = scale * (w - FINE8_CENTRE); there is no offset
+
 512 bits are a register of some CPUs; where they are not, LLVM makes two or four of each vector.
 """
 
 from __future__ import annotations
 
 from engine.jit import inline
-from engine.kernels.activation import FINE8_BYTES
+from engine.kernels.activation import FINE8_BYTES, FINE8_C, FINE8_D, FINE8_H, FINE8_H_32
 from engine.kernels.simd import (
     Lanes,
     columns,
-    fine8_dot,
+    count_products,
+    fma_centred,
+    fma_counts,
+    fma_rows,
     interleave,
     lower,
     shuffle,
@@ -25,35 +34,103 @@ from engine.kernels.simd import (
     upper,
 )
 from engine.kernels.tile import STAGE, STAGE_2, STAGE_8, N, offset_at, scale_at
-from engine.quants.row_loops import dot4_rows, dot_rows
+from engine.quants.row_loops import dot1_rows, dot4_rows, write, write_both
 
-# The scales in fine8's order (kernels/activation.py).
-_COLUMNS = Lanes(*[4 * j + i for i in range(4) for j in range(4)])
+# The groups of 16 in the order of fine8's columns.
+COLUMNS = Lanes(*[4 * j + i for i in range(4) for j in range(4)])
 _EVEN = Lanes(*range(0, 16, 2))  # of groups of 32, each of which is there as two of 16
 
 
 @inline
-def _add_block(sums, scales, weights, block, x, x_bytes):
-    """Add a block's 256 weights times the run of 256 fine8 values at x."""
+def _unpack(scales, weights, block):
     scale, offset = scales(block)
     w0, w1, w2, w3 = weights(block)
-    return fine8_dot(sums, columns(w0, w1, w2, w3), x, x_bytes, shuffle(scale, _COLUMNS), offset)
+    return columns(w0, w1, w2, w3), shuffle(scale, COLUMNS), offset
+
+
+@inline
+def _add(sums, rows, parts, x, x_bytes):
+    """Add a block's 256 weights times the run of 256 fine8 values at x."""
+    w, scale, offset = parts
+    counts = count_products(rows, w, x, x_bytes)
+    total = fma_rows(sums[0], offset, x + FINE8_H, x_bytes)
+    return fma_counts(total, counts, scale, x + FINE8_D, x_bytes), sums[1]
+
+
+@inline
+def _unpack_columns(scales, weights, block):
+    scale, offset = scales(block)
+    return weights(block), scale, offset
+
+
+@inline
+def _add_by_32(sums, rows, parts, x, x_bytes):
+    w, scale, offset = parts
+    counts = count_products(rows, w, x, x_bytes)
+    total = fma_counts(sums[0], counts, scale, x + FINE8_D, x_bytes)
+    return total, fma_rows(sums[1], offset, x + FINE8_H_32, x_bytes)
+
+
+@inline
+def _add_centred(sums, rows, parts, x, x_bytes):
+    w, scale, _ = parts
+    counts = count_products(rows, w, x, x_bytes)
+    d, centre = x + FINE8_D, x + FINE8_C
+    return fma_centred(sums[0], counts, scale, d, centre, x_bytes), sums[1]
 
 
 @inline
 def dot_blocks(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
     """QuantType.dot."""
-    sizes = (block_bytes, FINE8_BYTES)
-    dot_rows(_add_block, scales, weights, sizes, w, row_bytes, n_rows, n_in, x, out)
+    sizes, to = (block_bytes, FINE8_BYTES), (x, 0, out, 0)
+    at = w, row_bytes, n_rows, n_in
+    dot1_rows(_unpack, _add, write, scales, weights, sizes, at, to)
 
 
 @inline
 def dot4_blocks(
-    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes
+    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes
 ):
     """QuantType.dot4."""
     sizes, to = (block_bytes, FINE8_BYTES), (x, x_bytes, out, out_bytes)
-    dot4_rows(_add_block, scales, weights, sizes, w, row_bytes, n_rows, n_in, to)
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(n_x, _unpack, _add, write, scales, weights, sizes, at, to)
+
+
+@inline
+def dot_by_32(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
+    """QuantType.dot."""
+    sizes, to = (block_bytes, FINE8_BYTES), (x, 0, out, 0)
+    at = w, row_bytes, n_rows, n_in
+    dot1_rows(_unpack_columns, _add_by_32, write_both, scales, weights, sizes, at, to)
+
+
+@inline
+def dot4_by_32(
+    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes
+):
+    """QuantType.dot4."""
+    sizes, to = (block_bytes, FINE8_BYTES), (x, x_bytes, out, out_bytes)
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(n_x, _unpack_columns, _add_by_32, write_both, scales, weights, sizes, at, to)
+
+
+@inline
+def dot_centred(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
+    """QuantType.dot."""
+    sizes, to = (block_bytes, FINE8_BYTES), (x, 0, out, 0)
+    at = w, row_bytes, n_rows, n_in
+    dot1_rows(_unpack_columns, _add_centred, write, scales, weights, sizes, at, to)
+
+
+@inline
+def dot4_centred(
+    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes
+):
+    """QuantType.dot4."""
+    sizes, to = (block_bytes, FINE8_BYTES), (x, x_bytes, out, out_bytes)
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(n_x, _unpack_columns, _add_centred, write, scales, weights, sizes, at, to)
 
 
 @inline

@@ -10,18 +10,22 @@ import numpy as np
 
 from engine.jit import inline
 from engine.kernels.simd import (
+    ANY_U8,
     Lanes,
     bor,
     concat,
+    constant,
     convert,
     f32x8,
     f32x16,
+    four_vectors,
     i32x8,
     i32x16,
     load,
     load_bits,
     load_twice,
     mask,
+    mask_lanes,
     merge,
     mul,
     plus,
@@ -36,8 +40,11 @@ from engine.kernels.simd import (
     u5x64,
     u8x16,
     u8x32,
+    u8x64,
     u32x4,
     u32x8,
+    u32x16,
+    upper,
 )
 from engine.quants.base import Blocks
 
@@ -125,20 +132,69 @@ _UPPER_TWICE = Lanes(*[8 + i // 2 for i in range(16)])
 
 
 @inline
-def unpack_scales_and_minima(block):
-    """(d * s, -dmin * m) for each 16 weights of the Q4_K or Q5_K block at `block`: two f32x16."""
+def _six_bits(block):
+    """s0..s7, m0..m7 of the Q4_K or Q5_K block at `block`: u8x16."""
     head = load(u32x4, block)
     ab, c = shuffle(head, _AB), shuffle(head, _C)
     fours = mask(shr_lanes(c, _NIBBLE_OF), 0x0F0F0F0F)
     high = bor(fours, mask(shr(ab, 2), 0x30303030))  # s4..s7, m4..m7
     low = mask(ab, 0x3F3F3F3F)  # s0..s3, m0..m3
-    six_bits = reinterpret(u8x16, merge(low, high, _S_THEN_M))
+    return reinterpret(u8x16, merge(low, high, _S_THEN_M))
+
+
+@inline
+def unpack_scales_and_minima(block):
+    """(d * s, -dmin * m) for each 16 weights of the Q4_K or Q5_K block at `block`: two f32x16."""
+    six_bits = _six_bits(block)
     d, dmin = read_f16_pair(block)
     # Each twice: as the scales of two groups of 16.
     return (
         times_16(shuffle(six_bits, _TWICE), d),
         times_16(shuffle(six_bits, _UPPER_TWICE), -dmin),
     )
+
+
+# In the order of fine8's columns (kernels/activation.py), lanes 0-7 hold low nibbles and lanes 8-15
+# high ones. Where any byte is multiplied as unsigned, high nibbles stay where they are in it, worth
+# sixteen times as much; else they are shifted.
+_IN_COLUMNS = Lanes(*[(4 * j + i) // 2 for i in range(4) for j in range(4)])
+_WORTH = Lanes(*[1.0] * 8, *[1 / 16 if ANY_U8 else 1.0] * 8)
+_OWN_NIBBLE = Lanes(*[15] * 32, *[240] * 32)
+# The words of 32 bits that are quarter c of each column, low nibbles and high ones.
+_QUARTER_0, _QUARTER_1, _QUARTER_2, _QUARTER_3 = (
+    Lanes(*[4 * (2 * j + i % 2) + c for i in range(4) for j in range(4)]) for c in range(4)
+)
+
+
+@inline
+def scales_of_columns(block):
+    """(d * s for each column, f32x16, -dmin * m for each 32 weights, f32x8)."""
+    six_bits = _six_bits(block)
+    d, dmin = read_f16_pair(block)
+    m = convert(f32x8, convert(i32x8, upper(six_bits)))
+    return times_16(shuffle(six_bits, _IN_COLUMNS), d), mul(m, splat(f32x8, -dmin))
+
+
+@inline
+def scales_of_nibbles(block):
+    """The same for what `nibble_columns` returns."""
+    scale, offset = scales_of_columns(block)
+    return mul(scale, constant(f32x16, _WORTH)), offset
+
+
+@inline
+def _own_nibbles(words):
+    packed = reinterpret(u8x64, words)
+    return mask_lanes(packed, _OWN_NIBBLE) if ANY_U8 else mask(shr_words(packed, _FOUR_UP), 15)
+
+
+@inline
+def nibble_columns(qs):
+    """The nibbles of 128 bytes in columns, as they are in their bytes: a tile."""
+    a, b = load(u32x16, qs), load(u32x16, qs + 64)
+    w0, w1 = _own_nibbles(merge(a, b, _QUARTER_0)), _own_nibbles(merge(a, b, _QUARTER_1))
+    w2, w3 = _own_nibbles(merge(a, b, _QUARTER_2)), _own_nibbles(merge(a, b, _QUARTER_3))
+    return four_vectors(w0, w1, w2, w3) if ANY_U8 else four_vectors(*at_most_32(w0, w1, w2, w3))
 
 
 def bytes_of(first: int, second: int) -> Lanes:

@@ -22,14 +22,16 @@ from engine.kernels.op import part
 from engine.kernels.tile import tile_dot_4bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.k_blocks import (
-    dot4_blocks,
-    dot_blocks,
+    dot4_by_32,
+    dot_by_32,
     unpack_blocks,
 )
 from engine.quants.layouts import (
     at_most_32,
+    nibble_columns,
     nibble_pair,
     scales_and_minima,
+    scales_of_nibbles,
 )
 from engine.quants.layouts import (
     unpack_scales_and_minima as scales,
@@ -60,16 +62,21 @@ def weights(block):
     )
 
 
+@inline
+def _columns(block):
+    return nibble_columns(block + 16)
+
+
 @part(6)
 def dot_q4_k(w, row_bytes, n_rows, n_in, x, out):
-    dot_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_by_32(scales_of_nibbles, _columns, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
-@part(8)
-def dot4_q4_k(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
-    dot4_blocks(
-        scales,
-        weights,
+@part(9)
+def dot4_q4_k(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
+    dot4_by_32(
+        scales_of_nibbles,
+        _columns,
         BYTES,
         w,
         row_bytes,
@@ -77,6 +84,7 @@ def dot4_q4_k(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
         n_in,
         x,
         x_bytes,
+        n_x,
         out,
         out_bytes,
     )

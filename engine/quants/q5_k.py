@@ -17,6 +17,7 @@ from engine.jit import inline
 from engine.kernels.op import part
 from engine.kernels.simd import (
     bor,
+    columns,
     load_twice,
     mask_lanes,
     shl_words,
@@ -26,8 +27,8 @@ from engine.kernels.simd import (
 from engine.kernels.tile import tile_dot_5bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.k_blocks import (
-    dot4_blocks,
-    dot_blocks,
+    dot4_by_32,
+    dot_by_32,
     unpack_blocks,
 )
 from engine.quants.layouts import (
@@ -35,6 +36,7 @@ from engine.quants.layouts import (
     bytes_of,
     nibble_pair,
     scales_and_minima,
+    scales_of_columns,
     words_of,
 )
 from engine.quants.layouts import (
@@ -77,16 +79,21 @@ def weights(block):
     )
 
 
+@inline
+def _columns(block):
+    return columns(*weights(block))
+
+
 @part(6)
 def dot_q5_k(w, row_bytes, n_rows, n_in, x, out):
-    dot_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_by_32(scales_of_columns, _columns, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
-@part(8)
-def dot4_q5_k(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
-    dot4_blocks(
-        scales,
-        weights,
+@part(9)
+def dot4_q5_k(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
+    dot4_by_32(
+        scales_of_columns,
+        _columns,
         BYTES,
         w,
         row_bytes,
@@ -94,6 +101,7 @@ def dot4_q5_k(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
         n_in,
         x,
         x_bytes,
+        n_x,
         out,
         out_bytes,
     )

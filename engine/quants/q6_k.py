@@ -24,6 +24,7 @@ from engine.jit import inline
 from engine.kernels.op import part
 from engine.kernels.simd import (
     bor,
+    columns,
     f32x16,
     i8x16,
     load,
@@ -36,6 +37,7 @@ from engine.kernels.simd import (
     shl_words,
     shr,
     shr_words,
+    shuffle,
     splat,
     u6x64,
     u8x32,
@@ -44,8 +46,9 @@ from engine.kernels.simd import (
 from engine.kernels.tile import tile_dot_6bit_16
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.k_blocks import (
-    dot4_blocks,
-    dot_blocks,
+    COLUMNS,
+    dot4_centred,
+    dot_centred,
     unpack_blocks,
 )
 from engine.quants.layouts import (
@@ -101,14 +104,38 @@ def weights(block):
     )
 
 
+@inline
+def _scales_of_columns(block):
+    scale = times_16(shuffle(load(i8x16, block + 192), COLUMNS), read_f16(block + 208))
+    return scale, scale
+
+
+@inline
+def _columns(block):
+    return columns(*weights(block))
+
+
 @part(6)
 def dot_q6_k(w, row_bytes, n_rows, n_in, x, out):
-    dot_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_centred(_scales_of_columns, _columns, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
-@part(8)
-def dot4_q6_k(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
-    dot4_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
+@part(9)
+def dot4_q6_k(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
+    dot4_centred(
+        _scales_of_columns,
+        _columns,
+        BYTES,
+        w,
+        row_bytes,
+        n_rows,
+        n_in,
+        x,
+        x_bytes,
+        n_x,
+        out,
+        out_bytes,
+    )
 
 
 @part(6)

@@ -49,9 +49,11 @@ def dot_q8_0(w, row_bytes, n_rows, n_in, x, out):
     dot_eights(_scales, _weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
 
 
-@part(8)
-def dot4_q8_0(w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes):
-    dot4_eights(_scales, _weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, out, out_bytes)
+@part(9)
+def dot4_q8_0(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
+    dot4_eights(
+        _scales, _weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes
+    )
 
 
 @part(6)

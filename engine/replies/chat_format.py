@@ -16,6 +16,7 @@ from engine.replies.channel_parser import ChannelParser
 from engine.replies.reply_parser import ReplyParser
 from engine.replies.thinking import THINK, ThinkingMarks, find_marks, find_switch
 from engine.templates.chat_template import ChatTemplate
+from engine.templates.template_options import TemplateOptions
 from engine.text.special_tokens import unshield
 from engine.text.tokenizer import Tokenizer
 from engine.tool_formats.base import Tool
@@ -30,18 +31,15 @@ _CHAT: Final = [{"role": "user", "content": _NEEDLE}]
 class ChatFormat:
     """How one model writes. Any thread may use it.
 
-    thinking:        the marks around its reasoning; none when it is not known to think.
-    thinking_switch: the template's variable that turns thinking on and off; '' when it has none.
-                     `thinking_kwargs` has its values.
-    tool_format:     how it writes tool calls.
-    visible_ids:     control tokens whose text the parser must see (see RequestOptions).
+    thinking:    the marks around its reasoning; none when it is not known to think.
+    tool_format: how it writes tool calls.
+    visible_ids: control tokens whose text the parser must see (see RequestOptions).
     """
 
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
         text = template.marked_text
         self.thinking: Final[Sequence[ThinkingMarks]] = find_marks(text)
         self._switch = find_switch(template.variables, lambda kwargs: _prompt_end(template, kwargs))
-        self.thinking_switch: Final = self._switch.variable if self._switch else ""
         self.tool_format: Final = template.tool_format
         self._has_channels = all(sign in text for sign in CHANNEL_SIGNS)
         marks = [m for marks in self.thinking for m in (marks.open.rstrip(), marks.close)]
@@ -107,7 +105,8 @@ def _tokens_in(marks: Iterable[str], control: Iterable[str]) -> set[str]:
 def _prompt_end(template: ChatTemplate, kwargs: dict[str, Any]) -> str:
     """What stands behind the user's text; '' when the template fails."""
     try:
-        return unshield(template.render(_CHAT, template_kwargs=kwargs)).rpartition(_NEEDLE)[2]
+        rendered = template.render(_CHAT, TemplateOptions(template_kwargs=kwargs))
+        return unshield(rendered).rpartition(_NEEDLE)[2]
     except EngineError:
         return ""
 
@@ -118,8 +117,8 @@ def _turn_start(template: ChatTemplate, marks: Iterable[str]) -> str:
     marks: what already belongs to the reply.
     """
     try:
-        asked = unshield(template.render(_CHAT, add_generation_prompt=True))
-        told = unshield(template.render(_CHAT, add_generation_prompt=False))
+        asked = unshield(template.render(_CHAT))
+        told = unshield(template.render(_CHAT, TemplateOptions(add_generation_prompt=False)))
     except EngineError:
         return ""
     pairs = enumerate(zip(asked, told, strict=False))

@@ -88,7 +88,10 @@ class Embedder:
         try:
             self._cache.make_room([chat], len(chunk), len(ids))
         except NoRoom:
-            raise OutOfMemory("this machine has too little memory left for the text") from None
+            raise OutOfMemory(
+                "this machine has too little memory left for the text; try again later, or with a"
+                " shorter one"
+            ) from None
         self._model.batch.allow()
         start = time.perf_counter()
         rows = chat.hidden(chunk, self._model.precise_until(0, len(ids)))

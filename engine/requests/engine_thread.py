@@ -117,7 +117,12 @@ class EngineThread:
         if left:
             self._cache.close(left)
         else:
-            last.fail(OutOfMemory("this machine has too little memory left for the chat"))
+            last.fail(
+                OutOfMemory(
+                    "this machine has too little memory left for the chat; try again later, or"
+                    " with a shorter one"
+                )
+            )
 
     def _pause(self, sequence: Sequence) -> Chat:
         """Back to the queue, where any thread may end it from now on. Returns its chat, to be

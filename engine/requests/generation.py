@@ -127,6 +127,11 @@ class Progress:
     queue_s: float | None = None  # until its prompt is being read
     prefill_s: float | None = None  # from then, or from now, to the first token
 
+    @property
+    def first_token_s(self) -> float | None:
+        """Until the first token."""
+        return _sum(self.queue_s, self.prefill_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -138,6 +143,22 @@ class Estimate:
     queue_s: float | None
     prefill_s: float | None
     decode_s: float | None  # for the tokens asked for
+
+    @property
+    def first_token_s(self) -> float | None:
+        """Until the first token."""
+        return _sum(self.queue_s, self.prefill_s)
+
+    @property
+    def last_token_s(self) -> float | None:
+        """Until the last token."""
+        return _sum(self.queue_s, self.prefill_s, self.decode_s)
+
+
+def _sum(*parts: float | None) -> float | None:
+    """None where one of them is not known."""
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
 
 
 _ids = itertools.count(1)

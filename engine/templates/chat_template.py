@@ -20,7 +20,9 @@ from jinja2.exceptions import SecurityError
 from engine.errors import ChatTemplateError, InvalidRequest
 from engine.files.gguf_file import GGUFFile
 from engine.templates.chat_messages import normalise_messages
+from engine.templates.default_templates import default_template
 from engine.templates.template_fit import completed, fit
+from engine.templates.template_options import NO_OPTIONS, TemplateOptions
 from engine.templates.template_sandbox import (
     MAX_STEPS,
     GivenList,
@@ -44,22 +46,6 @@ from engine.text.tokenizer import Tokenizer
 from engine.tool_formats import find_tool_format
 from engine.tool_formats.base import ToolFormat
 
-CHATML: Final = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-LLAMA_3: Final = (
-    "{{ bos_token }}{% for message in messages %}"
-    "{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' }}"
-    "{{ message.content | trim + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}"
-    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
-)
-# For files without a template: the first one whose tokens the vocabulary has.
-DEFAULTS: Final = (
-    (CHATML, {"<|im_start|>", "<|im_end|>"}),
-    (LLAMA_3, {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}),
-)
 NO_TEMPLATE: Final = (
     "this model's file has no chat template, and its vocabulary is neither ChatML's nor Llama 3's;"
     " use plain completions, or a model made for chat"
@@ -137,56 +123,45 @@ class ChatTemplate:
         named = {name: gguf.get_str(f"{TEMPLATE_KEY}.{name}", "") for name in TEMPLATE_NAMES}
         source = gguf.get_str(TEMPLATE_KEY, "") or named.pop("default")
         if not source and not any(named.values()):
-            source = next((text for text, needed in DEFAULTS if needed <= special), "")
+            source = default_template(special)
         variants = {name: cls(text, *known) for name, text in named.items() if text}
         return cls(source, *known, variants)
 
     def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
-        template_kwargs: Mapping[str, Any] | None = None,
-        continue_last: bool = False,
+        self, messages: Sequence[Mapping[str, Any]], options: TemplateOptions = NO_OPTIONS
     ) -> str:
         """The chat as shielded text.
 
-        template_kwargs: more variables for the template, such as enable_thinking.
-        continue_last: end it where the last message's text ends, which must be the assistant's.
         Raises ChatTemplateError (none there, it refuses, it fails), InvalidRequest (bad messages).
         """
-        if tools and "tool_use" in self._variants:
-            return self._variants["tool_use"].render(
-                messages,
-                add_generation_prompt=add_generation_prompt,
-                tools=tools,
-                documents=documents,
-                template_kwargs=template_kwargs,
-                continue_last=continue_last,
-            )
+        if options.tools and "tool_use" in self._variants:
+            return self._variants["tool_use"].render(messages, options)
         if self.error:
             raise ChatTemplateError(self.error)
-        if documents and "documents" not in self.variables:
-            raise InvalidRequest("this model's chat template has no place for them", "documents")
-        for name in template_kwargs or {}:
+        if options.documents and "documents" not in self.variables:
+            raise InvalidRequest(
+                "documents: this model's chat template has no place for them; put them into a"
+                " message",
+                "documents",
+            )
+        for name in options.template_kwargs:
             if name in _RESERVED or name in self._tokens:
                 raise InvalidRequest(
                     f"the chat template's variable '{name}' cannot be set this way",
                     f"chat_template_kwargs.{name}",
                 )
         normal = normalise_messages(messages)
-        if continue_last:
+        if options.continue_last:
             normal[-1] = _open_ended(normal[-1])
-            add_generation_prompt = False
         try:
             shielded = {
-                **_shielded(template_kwargs or {}, self._all_tokens),
+                **_shielded(options.template_kwargs, self._all_tokens),
                 "messages": [self._prepare(message) for message in normal],
-                "tools": _shielded(tools, self._all_tokens),
-                "documents": _shielded(documents, self._all_tokens),
-                "add_generation_prompt": add_generation_prompt,
+                "tools": _shielded(options.tools, self._all_tokens),
+                "documents": _shielded(options.documents, self._all_tokens),
+                "add_generation_prompt": (
+                    options.add_generation_prompt and not options.continue_last
+                ),
             }
             rendered = self._render_fitting(shielded)
         except TemplateRefusal as refusal:
@@ -194,7 +169,7 @@ class ChatTemplate:
         except Exception as error:  # anything: the template is a stranger's code
             reason = unshield(_reason(error))
             raise ChatTemplateError(f"the model's chat template failed: {reason}") from error
-        if not continue_last:
+        if not options.continue_last:
             return rendered
         before, cut, _ = rendered.rpartition(CUT)
         if not cut:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from engine.tool_formats.argument_types import allowed_types, type_of
 from engine.tool_formats.deltas import Delta, ToolCallDelta, ToolCallStart
@@ -62,36 +63,45 @@ class JsonForm:
         return self.opening + (self.separator or "").join(texts) + self.closing
 
 
-class ToolFormat(Protocol):
-    """How a family of models writes calls.
+class ToolFormat(ABC):
+    """How a family of models writes calls."""
 
-    signs:   what templates of such models hold; all of them.
-    openers: what begins one call or several.
-    marks:   all that may be one token of the vocabulary, openers included.
-    closers: marks that may be left over behind the calls.
-    form:    how calls are put together where arguments are JSON; None where they are not.
-    """
+    __slots__ = ()
 
     @property
-    def signs(self) -> tuple[str, ...]: ...
-    @property
-    def openers(self) -> tuple[str, ...]: ...
-    @property
-    def marks(self) -> tuple[str, ...]: ...
-    @property
-    def closers(self) -> tuple[str, ...]: ...
-    @property
-    def form(self) -> JsonForm | None: ...
+    @abstractmethod
+    def signs(self) -> tuple[str, ...]:
+        """What templates of such models hold; all of them."""
 
+    @property
+    @abstractmethod
+    def openers(self) -> tuple[str, ...]:
+        """What begins one call or several."""
+
+    @property
+    @abstractmethod
+    def closers(self) -> tuple[str, ...]:
+        """Marks that may be left over behind the calls."""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All that may be one token of the vocabulary, openers and closers included."""
+        return (*self.openers, *self.closers)
+
+    @property
+    def form(self) -> JsonForm | None:
+        """How calls are put together where arguments are JSON; None where they are not."""
+        return None
+
+    @abstractmethod
     def read(self, scanner: Scanner, calls: Calls, opener: str) -> Steps[None]:
         """Read what follows an opener. Raises Unexpected when it is no call: text that `calls`
         has not heard of is content then.
         """
-        ...
 
+    @abstractmethod
     def write(self, calls: Sequence[Call]) -> str:
         """The calls as a model of this format writes them."""
-        ...
 
 
 class Calls:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.tool_formats.base import Call, Calls, JsonForm
+from engine.tool_formats.base import Call, Calls, JsonForm, ToolFormat
 from engine.tool_formats.scanner import Scanner, Steps, Unexpected
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelCalls:
+class ChannelCalls(ToolFormat):
     signs: tuple[str, ...] = ("<|channel|>", "<|message|>", "commentary")
     openers: tuple[str, ...] = ()
     closers: tuple[str, ...] = ()

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.tool_formats.base import MAX_NAME, Call, Calls
+from engine.tool_formats.base import MAX_NAME, Call, Calls, ToolFormat
 from engine.tool_formats.json_object import read_json_calls
 from engine.tool_formats.python_literal import to_json
 from engine.tool_formats.scanner import Markers, Scanner, Steps, Unexpected
 
 
 @dataclass(frozen=True, slots=True)
-class GemmaCalls:
+class GemmaCalls(ToolFormat):
     """Each call stands between opener and closer, a text between two quotes."""
 
     opener: str
@@ -62,10 +62,6 @@ class GemmaCalls:
             f"{self.opener}call:{call.name}{_written(call.arguments, self.quote)}{self.closer}"
             for call in calls
         )
-
-    @property
-    def form(self) -> None:
-        return None
 
 
 @dataclass(frozen=True, slots=True)

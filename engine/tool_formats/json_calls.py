@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from engine.tool_formats.base import Call, Calls, JsonForm
+from engine.tool_formats.base import Call, Calls, JsonForm, ToolFormat
 from engine.tool_formats.json_object import read_keyed_calls
 from engine.tool_formats.python_calls import read_python_or_json_calls
 from engine.tool_formats.scanner import Scanner, Steps
 
 
 @dataclass(frozen=True, slots=True)
-class JsonCalls:
+class JsonCalls(ToolFormat):
     """opener, closer: around each call, or around a list of all."""
 
     opener: str
@@ -41,10 +41,6 @@ class JsonCalls:
     def closers(self) -> tuple[str, ...]:
         tags = (f"</{tag[1:]}" for tag in self.also if tag.startswith("<"))
         return tuple(filter(None, (self.closer, *tags)))
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        return (*self.openers, *self.closers)
 
     def read(self, scanner: Scanner, calls: Calls, opener: str) -> Steps[None]:
         if self.is_keyed:

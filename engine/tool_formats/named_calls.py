@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from engine.tool_formats.base import MAX_NAME, Call, Calls, JsonForm
+from engine.tool_formats.base import MAX_NAME, Call, Calls, JsonForm, ToolFormat
 from engine.tool_formats.json_object import read_arguments, read_json_call, read_json_calls
 from engine.tool_formats.scanner import Scanner, Steps, Unexpected
 
 
 @dataclass(frozen=True, slots=True)
-class NamedCalls:
+class NamedCalls(ToolFormat):
     """begin NAME separator ARGUMENTS end, each call so, all of them between opener and closer.
 
     named: begin and separator with a call's name in place; i is its number.

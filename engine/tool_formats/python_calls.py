@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from engine.tool_formats.base import Call, Calls
+from engine.tool_formats.base import Call, Calls, ToolFormat
 from engine.tool_formats.json_object import read_json_calls
 from engine.tool_formats.python_literal import to_json
 from engine.tool_formats.scanner import Scanner, Steps, Unexpected
@@ -26,7 +26,7 @@ _KEYWORD: Final = re.compile(r"\s*([\w.\-]+)\s*=(?!=)(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class PythonCalls:
+class PythonCalls(ToolFormat):
     """opener, closer: around all calls. fence: what opens a block of code inside them."""
 
     opener: str
@@ -42,10 +42,6 @@ class PythonCalls:
     @property
     def closers(self) -> tuple[str, ...]:
         return (self.closer,)
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        return (*self.openers, *self.closers)
 
     def read(self, scanner: Scanner, calls: Calls, opener: str) -> Steps[None]:
         yield from scanner.take_space()
@@ -68,10 +64,6 @@ class PythonCalls:
             return f"{self.opener}[{', '.join(texts)}]{self.closer}"
         lines = [self.opener, self.fence, *texts, self.fence and "```", self.closer]
         return "\n".join(filter(None, lines))
-
-    @property
-    def form(self) -> None:
-        return None
 
 
 def read_python_or_json_calls(

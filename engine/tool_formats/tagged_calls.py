@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.tool_formats.argument_types import ALL, TEXT, read_bare
-from engine.tool_formats.base import MAX_NAME, Call, Calls
+from engine.tool_formats.base import MAX_NAME, Call, Calls, ToolFormat
 from engine.tool_formats.json_object import read_json_calls
 from engine.tool_formats.nested_tags import read_nested
 from engine.tool_formats.scanner import Emit, Markers, Scanner, Steps, Unexpected
@@ -51,7 +51,7 @@ class Tag:
 
 
 @dataclass(frozen=True, slots=True)
-class TaggedCalls:
+class TaggedCalls(ToolFormat):
     """Each call is `call`, its arguments, call_end; an argument is `key`, value, value_end. Opener
     and closer stand around all calls.
     """
@@ -193,10 +193,6 @@ class TaggedCalls:
             + self.value_end.format(key=key)
             + self.gap
         )
-
-    @property
-    def form(self) -> None:
-        return None
 
 
 class _JsonText:

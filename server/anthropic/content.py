@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from engine import InvalidRequest
-from server.request_object import Object, RequestObject, other_keys
+from server.request_object import Object, RequestObject, other_keys, string_at
 
 
 def _text_or_blocks(content: Any) -> Any:
@@ -89,27 +89,20 @@ def _checked(kind: str, block: Object, path: str) -> Object:
     """The parts of a block that are read, of the right types. Raises: InvalidRequest."""
     match kind:
         case "thinking":
-            return {"thinking": _string(block, "thinking", path)}
+            return {"thinking": string_at(block, "thinking", path)}
         case "text" | "document":
             return {"type": "text", "text": _text(block, path)}
         case "tool_use":
             arguments = block.get("input")
             if not isinstance(arguments, dict):
                 raise InvalidRequest(f"{path}.input must be an object", f"{path}.input")
-            return {"id": _string(block, "id", path), "name": _string(block, "name", path)}
+            return {"id": string_at(block, "id", path), "name": string_at(block, "name", path)}
         case "tool_result":
             content = block.get("content")
             text = "" if content is None else _joined(content, f"{path}.content")
-            return {"tool_use_id": _string(block, "tool_use_id", path), "content": text}
+            return {"tool_use_id": string_at(block, "tool_use_id", path), "content": text}
         case _:
             return {}
-
-
-def _string(block: Object, key: str, path: str) -> str:
-    value = block.get(key)
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{path}.{key} must be a string", f"{path}.{key}")
-    return value
 
 
 def _joined(content: Any, where: str) -> str:
@@ -131,13 +124,13 @@ def _joined(content: Any, where: str) -> str:
 def _text(block: Object, path: str) -> str:
     """What a text says, or a document, below its title."""
     if block["type"] == "text":
-        return _string(block, "text", path)
+        return string_at(block, "text", path)
     source = block.get("source")
     kind = source.get("type") if isinstance(source, dict) else None
     if not isinstance(source, dict) or kind not in ("text", "content"):
         where = f"{path}.source.type"
         raise InvalidRequest(f"{where} {kind!r:.40} is not supported: text only", where)
-    head = [_string(block, key, path) for key in ("title", "context") if block.get(key)]
+    head = [string_at(block, key, path) for key in ("title", "context") if block.get(key)]
     key = "data" if kind == "text" else "content"
     return "\n".join([*head, _joined(source.get(key), f"{path}.source.{key}")])
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, ClassVar, Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import AliasChoices, Field
 
-from engine import InvalidRequest, SamplingParams
-from server.answer import answer, read_body, translate
+from engine import InvalidRequest, SamplingParams, TemplateOptions
+from server.answer import answer, count_prompt, read_body
 from server.anthropic.content import AnthropicMessage, Content, chat_messages
 from server.anthropic.errors import AnthropicError, anthropic_error
 from server.anthropic.objects import MessageEncoder
@@ -19,10 +18,9 @@ from server.ask import Ask, ChatPrompt, Constraint
 from server.middleware import errors_as
 from server.openai.tools import MAX_TOOLS
 from server.openapi import described
-from server.prepare import prepare
 from server.request_object import Object, RequestBody, RequestObject
 from server.sampling_fields import SamplingFields, StopStrings
-from server.services import Services
+from server.wire_object import json_response
 
 router = APIRouter(dependencies=[errors_as(anthropic_error)])
 
@@ -88,12 +86,9 @@ class MessagesRequest(SamplingFields, RequestBody):
         tools, choice = choose(self.tools or [], self.tool_choice)
         messages = chat_messages(self.messages, self.system)
         last = messages[-1]
-        prompt = ChatPrompt(
-            messages,
-            tools=tools,
-            continue_last=last["role"] == "assistant" and "tool_calls" not in last,
-            effort=self._effort(),
-        )
+        is_begun = last["role"] == "assistant" and "tool_calls" not in last
+        template = TemplateOptions(tools=tools, continue_last=is_begun)
+        prompt = ChatPrompt(messages, template, self._effort())
         return Ask(
             [prompt],
             self.sampling_params(defaults),
@@ -132,9 +127,6 @@ async def messages(request: Request) -> Response:
 )
 async def count_tokens(request: Request) -> Response:
     """Count the tokens of a conversation, as /v1/messages would read it."""
-    services = Services.of(request)
     body, raw, headers = await read_body(request, MessagesRequest)
-    ask = translate(body, raw, services)
-    prepared = await asyncio.to_thread(prepare, services.loader.engine(), ask)
-    counted = CountedTokens(input_tokens=len(prepared.prompts[0].ids))
-    return Response(counted.wire(), media_type="application/json", headers=headers)
+    counted = CountedTokens(input_tokens=await count_prompt(request, body, raw))
+    return json_response(counted, headers)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from server.llama_cpp.settings import GenerationSettings
 from server.services import Services
-from server.wire_object import WireObject
+from server.wire_object import WireObject, json_response
 
 router = APIRouter()
 
@@ -58,4 +58,4 @@ async def props(request: Request) -> Response:
         build_info="rushlight",
         is_sleeping=False,
     )
-    return Response(told.wire(), media_type="application/json")
+    return json_response(told)

@@ -50,7 +50,8 @@ class CompletionPiece(WireObject):
 
 class Completion(WireObject):
     """tokens: empty unless they are asked for; tokens_evaluated: of the prompt; tokens_cached: of
-    both that are in the cache now; truncated: the context was too small for prompt or reply.
+    both that are in the cache now; truncated: the context was too small for prompt or reply;
+    id_slot: 0 in /slots is the chat that was answered last.
     """
 
     index: int

@@ -39,7 +39,7 @@ _NAMED = _FOLDER | errors_of(
 async def slots(request: Request) -> Response:
     """The chats in memory."""
     engine = Services.of(request).loader.engine()
-    chats = engine.chats()
+    chats = engine.chats.in_memory()
     return JSONResponse(
         [
             {
@@ -60,7 +60,7 @@ async def saved(request: Request) -> Response:
     services = Services.of(request)
     engine = services.loader.engine()
     _require_folder(services)
-    found = await _ask(engine.saved_chats)
+    found = await _ask(engine.chats.saved)
     return JSONResponse({"data": [_describe(chat) for chat in found]})
 
 
@@ -70,7 +70,7 @@ async def erase_saved(request: Request, filename: str) -> Response:
     services = Services.of(request)
     engine = services.loader.engine()
     _require_folder(services)
-    return JSONResponse(_describe(await _ask(engine.erase_saved_chat, filename)))
+    return JSONResponse(_describe(await _ask(engine.chats.erase, filename)))
 
 
 @router.post("/slots/{slot}", responses=_NAMED)
@@ -82,7 +82,7 @@ async def act(request: Request, slot: str) -> Response:
         raise ApiError(400, f"'{slot:.40}' is no slot: a number is", param="id_slot")
     n, action = int(slot[:9]), request.query_params.get("action", "")
     if action == "erase":
-        n_erased = await _ask(engine.drop_chat, n)
+        n_erased = await _ask(engine.chats.drop, n)
         return JSONResponse({"id_slot": n, "n_erased": n_erased})
     if action not in ("save", "restore"):
         raise ApiError(400, f"action={action:.40}: save, restore or erase is", param="action")
@@ -93,11 +93,11 @@ async def act(request: Request, slot: str) -> Response:
         raise ApiError(400, "filename: the name of the saved chat is missing", param="filename")
     start = time.perf_counter()
     if action == "save":
-        chat = await _ask(engine.save_chat, n, name)
+        chat = await _ask(engine.chats.save, n, name)
         counts = {"n_saved": chat.n_tokens, "n_written": chat.n_bytes}
     else:
-        chat = await _ask(engine.restore_chat, name)
-        n = next((i for i, one in enumerate(engine.chats()) if not one.is_running), 0)
+        chat = await _ask(engine.chats.restore, name)
+        n = next((i for i, one in enumerate(engine.chats.in_memory()) if not one.is_running), 0)
         counts = {"n_restored": chat.n_tokens, "n_read": chat.n_bytes}
     took = {f"{action}_ms": round((time.perf_counter() - start) * 1000, 3)}
     return JSONResponse({"id_slot": n, "filename": name, **counts, "timings": took})

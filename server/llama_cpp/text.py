@@ -15,7 +15,7 @@ from server.prepare import render
 from server.request_object import RequestBody
 from server.services import Services
 from server.whole_numbers import Int32
-from server.wire_object import WireObject
+from server.wire_object import WireObject, json_response
 
 router = APIRouter()
 
@@ -70,9 +70,9 @@ async def tokenize(request: Request) -> Response:
         parse_special=body.parse_special,
     )
     if not body.with_pieces:
-        return _json(Tokenized(tokens=ids), headers)
+        return json_response(Tokenized(tokens=ids), headers)
     pieces = [TokenPiece(id=i, piece=_piece(engine.token_bytes(i))) for i in ids]
-    return _json(Tokenized(tokens=pieces), headers)
+    return json_response(Tokenized(tokens=pieces), headers)
 
 
 @router.post("/detokenize", **described(DetokenizeRequest, Detokenized))
@@ -81,7 +81,7 @@ async def detokenize(request: Request) -> Response:
     body, _, headers = await read_body(request, DetokenizeRequest)
     engine = Services.of(request).loader.engine()
     text = await asyncio.to_thread(engine.detokenize, body.tokens)
-    return _json(Detokenized(content=text), headers)
+    return json_response(Detokenized(content=text), headers)
 
 
 @router.post("/apply-template", **described(ChatCompletionRequest, AppliedTemplate))
@@ -92,7 +92,7 @@ async def apply_template(request: Request) -> Response:
     [prompt] = translate(body, raw, services).prompts
     assert isinstance(prompt, ChatPrompt), "a chat was asked for"
     rendered = await asyncio.to_thread(render, services.loader.engine(), prompt)
-    return _json(AppliedTemplate(prompt=rendered.text), headers)
+    return json_response(AppliedTemplate(prompt=rendered.text), headers)
 
 
 def _piece(token: bytes) -> str | list[int]:
@@ -100,7 +100,3 @@ def _piece(token: bytes) -> str | list[int]:
         return token.decode()
     except UnicodeDecodeError:
         return list(token)
-
-
-def _json(body: WireObject, headers: dict[str, str] | None = None) -> Response:
-    return Response(body.wire(), media_type="application/json", headers=headers)

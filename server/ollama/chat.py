@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
-from engine import SamplingParams
+from engine import SamplingParams, TemplateOptions
 from server.answer import answer
 from server.ask import Ask, ChatPrompt, ContextPolicy
 from server.middleware import errors_as
@@ -65,13 +65,10 @@ class OllamaChatRequest(OllamaBody):
         prompts = []
         if self.messages:
             last = self.messages[-1]
-            prompt = ChatPrompt(
-                [message.for_template() for message in self.messages],
-                tools=tools,
-                continue_last=last.role == "assistant" and not last.tool_calls,
-                effort=self.effort,
-            )
-            prompts.append(prompt)
+            is_begun = last.role == "assistant" and not last.tool_calls
+            template = TemplateOptions(tools=tools, continue_last=is_begun)
+            messages = [message.for_template() for message in self.messages]
+            prompts.append(ChatPrompt(messages, template, self.effort))
         return Ask(prompts, self.params(defaults), constraint=self.constraint(), tool_choice=choice)
 
 

@@ -16,7 +16,7 @@ from server.ollama.errors import OllamaError, ollama_error
 from server.openapi import described
 from server.request_object import Object, RequestBody
 from server.services import Services
-from server.wire_object import WireObject
+from server.wire_object import WireObject, json_response
 
 router = APIRouter(dependencies=[errors_as(ollama_error)])
 
@@ -88,7 +88,7 @@ async def embed_texts(request: Request) -> Response:
         load_duration=0,
         prompt_eval_count=found.n_tokens,
     )
-    return Response(reply.wire(), media_type="application/json", headers=headers)
+    return json_response(reply, headers)
 
 
 @router.post("/api/embeddings", **described(OldEmbedRequest, OldEmbedded, error=OllamaError))
@@ -97,4 +97,4 @@ async def embed_prompt(request: Request) -> Response:
     body, _, headers = await read_body(request, OldEmbedRequest)
     found = await embed(request, [body.prompt], "prompt", cut=True)
     reply = OldEmbedded(embedding=found.vectors[0])
-    return Response(reply.wire(), media_type="application/json", headers=headers)
+    return json_response(reply, headers)

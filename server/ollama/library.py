@@ -13,22 +13,19 @@ from server.answer import read_body
 from server.errors import ApiError
 from server.middleware import errors_as
 from server.ollama.errors import OllamaError, ollama_error
+from server.ollama.model_name import NamesModel
 from server.openapi import described
-from server.request_object import RequestBody
 from server.services import Services
 from server.wire_object import WireObject
 
 router = APIRouter(dependencies=[errors_as(ollama_error)])
 
 
-class PullRequest(RequestBody):
-    """Body of POST /api/pull. `name` is the older word for `model`."""
+class PullRequest(NamesModel):
+    """Body of POST /api/pull."""
 
-    aliases: ClassVar[dict[str, tuple[str, ...]]] = {"model": ("model", "name")}
     without_effect: ClassVar[frozenset[str]] = frozenset({"insecure", "username", "password"})
 
-    model: str | None = None
-    name: str | None = None
     stream: bool = True
 
 
@@ -45,12 +42,7 @@ class Pulled(WireObject):
 async def pull(request: Request) -> Response:
     """Have a model: the one that is served is there, and no other can be fetched."""
     body, _, headers = await read_body(request, PullRequest)
-    served = Services.of(request).loader.engine().model.name
-    name = body.model or body.name
-    if not name:
-        raise ApiError(400, "model: Field required", param="model")
-    if name.removesuffix(":latest") != served:
-        raise ApiError(404, f"model '{name:.100}' cannot be pulled: only '{served}' is served here")
+    body.check_is(Services.of(request).loader.engine().model.name)
     kind = "application/x-ndjson" if body.stream else "application/json"
     return Response(Pulled(status="success").wire() + "\n", media_type=kind, headers=headers)
 

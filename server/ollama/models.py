@@ -13,13 +13,12 @@ from fastapi import APIRouter, Request, Response
 
 from engine import ModelInfo
 from server.answer import read_body
-from server.errors import ApiError
 from server.middleware import errors_as
 from server.ollama.errors import OllamaError, ollama_error
+from server.ollama.model_name import NamesModel
 from server.openapi import described
-from server.request_object import RequestBody
 from server.services import Services
-from server.wire_object import WireObject
+from server.wire_object import WireObject, json_response
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -69,14 +68,11 @@ class LoadedModels(WireObject):
     models: list[LoadedModel]
 
 
-class ShowRequest(RequestBody):
-    """Body of POST /api/show. `name` is the older word for `model`; `verbose` changes nothing."""
+class ShowRequest(NamesModel):
+    """Body of POST /api/show. `verbose` changes nothing."""
 
-    aliases: ClassVar[dict[str, tuple[str, ...]]] = {"model": ("model", "name")}
     without_effect: ClassVar[frozenset[str]] = frozenset({"system", "template", "options"})
 
-    model: str | None = None
-    name: str | None = None
     verbose: bool = False
 
 
@@ -98,7 +94,7 @@ class Version(WireObject):
 @router.get("/api/tags", response_model=ListedModels)
 async def tags(request: Request) -> Response:
     """The one model that is served, as Ollama lists it."""
-    return _json(ListedModels(models=[ListedModel(**_listed(request))]))
+    return json_response(ListedModels(models=[ListedModel(**_listed(request))]))
 
 
 @router.get("/api/ps", response_model=LoadedModels)
@@ -108,14 +104,14 @@ async def ps(request: Request) -> Response:
     loaded = LoadedModel(
         **_listed(request), expires_at=NEVER, size_vram=0, context_length=info.n_ctx
     )
-    return _json(LoadedModels(models=[loaded]))
+    return json_response(LoadedModels(models=[loaded]))
 
 
 @router.head("/api/version", include_in_schema=False)
 @router.get("/api/version", response_model=Version)
 async def version() -> Response:
     """The version of Ollama's API that these routes follow."""
-    return _json(Version(version=API_VERSION))
+    return json_response(Version(version=API_VERSION))
 
 
 @router.post(
@@ -128,11 +124,7 @@ async def show(request: Request) -> Response:
     loader = Services.of(request).loader
     engine = loader.engine()
     info = engine.model
-    name = body.model or body.name
-    if not name:
-        raise ApiError(400, "model: Field required", param="model")
-    if name.removesuffix(":latest") != info.name:
-        raise ApiError(404, f"model '{name:.100}' not found; '{info.name}' is served here")
+    body.check_is(info.name)
     shown = ShownModel(
         modified_at=_time(loader.loaded_at),
         modelfile=f"FROM {info.path.name}\n",
@@ -142,7 +134,7 @@ async def show(request: Request) -> Response:
         model_info=_model_info(info),
         capabilities=_capabilities(engine),
     )
-    return _json(shown, headers)
+    return json_response(shown, headers)
 
 
 def _listed(request: Request) -> dict[str, Any]:
@@ -203,7 +195,3 @@ def _parameter_size(n: int) -> str:
 
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()
-
-
-def _json(body: WireObject, headers: dict[str, str] | None = None) -> Response:
-    return Response(body.wire(), media_type="application/json", headers=headers)

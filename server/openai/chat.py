@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
-from engine import InvalidRequest, SamplingParams
+from engine import InvalidRequest, SamplingParams, TemplateOptions
 from server.answer import answer
 from server.ask import Ask, ChatPrompt
 from server.encoder import Encoder
@@ -60,12 +60,14 @@ class ChatCompletionRequest(ConstraintFields):
         tools, choice = choose_tools(self.tools or [], self.tool_choice, parallel)
         prompt = ChatPrompt(
             [message.for_template() for message in self.messages],
-            tools=tools,
-            documents=self.documents or (),
-            template_kwargs=self.chat_template_kwargs or {},
-            add_generation_prompt=self.add_generation_prompt is not False,
-            continue_last=self._continues_last(),
-            effort=self.reasoning_effort,
+            TemplateOptions(
+                tools=tools,
+                documents=self.documents or (),
+                template_kwargs=self.chat_template_kwargs or {},
+                add_generation_prompt=self.add_generation_prompt is not False,
+                continue_last=self._continues_last(),
+            ),
+            self.reasoning_effort,
         )
         return Ask(
             [prompt],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -56,27 +57,33 @@ class AllowedTools(RequestObject):
 
 
 _MODES = ("none", "auto", "required")
-_KINDS: dict[Any, type[NamedTool | AllowedTools]] = {
-    "function": NamedTool,
-    "allowed_tools": AllowedTools,
-}
 
 
-def _choice(value: Any) -> Any:
-    """Says the same as the type, in one message: pydantic would report on each kind by itself."""
-    if isinstance(value, str) and value in _MODES:
-        return value
-    kind = _KINDS.get(value.get("type")) if isinstance(value, dict) else None
-    if kind is None:
-        raise ValueError(
-            'must be "none", "auto", "required", {"type": "function", "function": {"name": ...}} '
-            'or {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}'
-        )
-    return kind.model_validate(value)
+def one_choice(kinds: Mapping[str, type[RequestObject]], forms: str) -> BeforeValidator:
+    """Says the same as the type, in one message: pydantic would report on each kind by itself.
+
+    kinds: of objects, by their `type`; forms: those, for people.
+    """
+
+    def choose(value: Any) -> Any:
+        if isinstance(value, str) and value in _MODES:
+            return value
+        name = value.get("type") if isinstance(value, dict) else None
+        kind = kinds.get(name) if isinstance(name, str) else None
+        if kind is None:
+            raise ValueError(f'must be "none", "auto", "required", {forms}')
+        return kind.model_validate(value)
+
+    return BeforeValidator(choose)
 
 
 WireToolChoice = Annotated[
-    Literal["none", "auto", "required"] | NamedTool | AllowedTools, BeforeValidator(_choice)
+    Literal["none", "auto", "required"] | NamedTool | AllowedTools,
+    one_choice(
+        {"function": NamedTool, "allowed_tools": AllowedTools},
+        '{"type": "function", "function": {"name": ...}} '
+        'or {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}',
+    ),
 ]
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from engine import InvalidRequest
-from server.request_object import Object, other_keys
+from server.request_object import Object, other_keys, string_at
 
 # The kinds of items, and what is read of each.
 _KEYS = {
@@ -72,7 +72,7 @@ def chat_messages(
             case "function_call":
                 _turn(chat, ()).setdefault("tool_calls", []).append(_call(item, path))
             case "function_call_output":
-                call_id = _string(item, "call_id", path)
+                call_id = string_at(item, "call_id", path)
                 output = _text(item.get("output"), f"{path}.output")
                 chat.append({"role": "tool", "tool_call_id": call_id, "content": output})
             case kind:
@@ -102,8 +102,8 @@ def _turn(chat: list[Object], over_with: tuple[str, ...]) -> Object:
 
 
 def _call(item: Object, path: str) -> Object:
-    function = {key: _string(item, key, path) for key in ("name", "arguments")}
-    return {"id": _string(item, "call_id", path), "type": "function", "function": function}
+    function = {key: string_at(item, key, path) for key in ("name", "arguments")}
+    return {"id": string_at(item, "call_id", path), "type": "function", "function": function}
 
 
 def _thinking(item: Object, path: str) -> str:
@@ -130,12 +130,5 @@ def _text(content: Any, path: str) -> str:
         if not isinstance(kind, str) or kind not in _TEXTS:
             where = f"{path}[{index}].type"
             raise InvalidRequest(f"{where} {kind!r:.40} is not supported: text only", where)
-        texts.append(_string(part, _TEXTS[kind], f"{path}[{index}]"))
+        texts.append(string_at(part, _TEXTS[kind], f"{path}[{index}]"))
     return "\n".join(texts)
-
-
-def _string(item: Object, key: str, path: str) -> str:
-    value = item.get(key)
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{path}.{key} must be a string", f"{path}.{key}")
-    return value

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import AliasChoices, Field, PrivateAttr, model_validator
 
-from engine import InvalidRequest, SamplingParams
+from engine import InvalidRequest, SamplingParams, TemplateOptions
 from server.ask import Ask, ChatPrompt, Constraint, ContextPolicy
 from server.openai.fields import MAX_LOGPROBS
 from server.openai.tools import (
@@ -21,6 +21,7 @@ from server.openai.tools import (
     Tool,
     WireToolChoice,
     choose_tools,
+    one_choice,
 )
 from server.request_object import Object, RequestBody, RequestObject
 from server.responses.items import Input, as_items, chat_messages, unknown_keys
@@ -73,26 +74,13 @@ class FlatAllowedTools(RequestObject):
         return AllowedTools(type="allowed_tools", allowed_tools=allowed)
 
 
-_CHOICES: dict[Any, type[FlatName | FlatAllowedTools]] = {
-    "function": FlatName,
-    "allowed_tools": FlatAllowedTools,
-}
-
-
-def _choice(value: Any) -> Any:
-    if value in ("none", "auto", "required"):
-        return value
-    kind = _CHOICES.get(value.get("type")) if isinstance(value, dict) else None
-    if kind is None:
-        raise ValueError(
-            'must be "none", "auto", "required", {"type": "function", "name": ...} or '
-            '{"type": "allowed_tools", "mode": ..., "tools": [...]}'
-        )
-    return kind.model_validate(value)
-
-
 FlatToolChoice = Annotated[
-    Literal["none", "auto", "required"] | FlatName | FlatAllowedTools, BeforeValidator(_choice)
+    Literal["none", "auto", "required"] | FlatName | FlatAllowedTools,
+    one_choice(
+        {"function": FlatName, "allowed_tools": FlatAllowedTools},
+        '{"type": "function", "name": ...} or '
+        '{"type": "allowed_tools", "mode": ..., "tools": [...]}',
+    ),
 ]
 
 
@@ -195,12 +183,10 @@ class ResponsesRequest(SamplingFields, RequestBody):
         parallel = self.parallel_tool_calls is not False
         shown, choice = choose_tools(tools, self._chat_choice(), parallel)
         last = messages[-1]
-        prompt = ChatPrompt(
-            messages,
-            tools=shown,
-            continue_last=last["role"] == "assistant" and "tool_calls" not in last,
-            effort=self.reasoning.effort if self.reasoning else None,
-        )
+        is_begun = last["role"] == "assistant" and "tool_calls" not in last
+        template = TemplateOptions(tools=shown, continue_last=is_begun)
+        effort = self.reasoning.effort if self.reasoning else None
+        prompt = ChatPrompt(messages, template, effort)
         params = self.sampling_params(defaults)
         n_probs = (self.top_logprobs or 0) if self.wants_logprobs else None
         return Ask(

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 
-from server.answer import answer_body, read_body, translate
+from server.answer import answer_body, count_prompt, read_body
 from server.encoder import Encoder
 from server.openai.input_tokens import InputTokens
 from server.openapi import described, errors_of
-from server.prepare import prepare
 from server.responses.objects import ResponseEncoder
 from server.responses.request import ResponsesRequest
 from server.responses.schema import AnyEvent, DeletedResponse, InputItems, ResponseObject
 from server.responses.store import KeptResponse, ResponseStore
 from server.services import Services
-from server.wire_object import WireObject
+from server.wire_object import json_response
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -69,13 +67,10 @@ async def create(request: Request) -> Response:
 )
 async def input_tokens(request: Request) -> Response:
     """Count the tokens of a conversation, as /v1/responses would read it."""
-    services = Services.of(request)
     body, raw, headers = await read_body(request, ResponsesRequest)
     _resume(body, ResponseStore.of(request))
-    ask = translate(body, raw, services)
-    prepared = await asyncio.to_thread(prepare, services.loader.engine(), ask)
-    n = len(prepared.prompts[0].ids)
-    return _json(InputTokens(object="response.input_tokens", input_tokens=n), headers)
+    n = await count_prompt(request, body, raw)
+    return json_response(InputTokens(object="response.input_tokens", input_tokens=n), headers)
 
 
 @router.get("/v1/responses/{id}", response_model=ResponseObject, responses=_NOT_KEPT)
@@ -91,7 +86,7 @@ async def input_items(request: Request, id: str) -> Response:
     kept = ResponseStore.of(request).get(id)
     items = list(kept.items[: kept.n_input])
     ids = [item.get("id") for item in items]
-    return _json(
+    return json_response(
         InputItems(object="list", data=items, first_id=ids[0], last_id=ids[-1], has_more=False)
     )
 
@@ -100,7 +95,7 @@ async def input_items(request: Request, id: str) -> Response:
 async def delete(request: Request, id: str) -> Response:
     """Forget one."""
     ResponseStore.of(request).drop(id)
-    return _json(DeletedResponse(id=id, object="response", deleted=True))
+    return json_response(DeletedResponse(id=id, object="response", deleted=True))
 
 
 def _resume(body: ResponsesRequest, store: ResponseStore) -> None:
@@ -108,7 +103,3 @@ def _resume(body: ResponsesRequest, store: ResponseStore) -> None:
     if body.previous_response_id is not None:
         kept = store.get(body.previous_response_id, "previous_response_id")
         body.resume(list(kept.items))
-
-
-def _json(body: WireObject, headers: dict[str, str] | None = None) -> Response:
-    return Response(body.wire(), media_type="application/json", headers=headers)

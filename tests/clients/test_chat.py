@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from clients.chat import Chat
-from clients.client import Message, Reply, ServerUnreachable, StreamEvent, Text, Waiting
+from clients.client import Ended, Message, ServerUnreachable, StreamEvent, Text, Waiting
 
 
 class ScriptedClient:
@@ -32,7 +32,7 @@ class ScriptedClient:
 
 
 def said(text: str) -> list[StreamEvent | BaseException]:
-    return [Text(text), Reply(text, "stop", None)]
+    return [Text(text), Ended("stop")]
 
 
 def typing(*lines: str | BaseException) -> Callable[[], str]:
@@ -109,7 +109,7 @@ def test_a_failed_turn_is_told_and_the_chat_goes_on() -> None:
 
 
 def test_a_reply_cut_by_its_length_says_so() -> None:
-    client = ScriptedClient([Text("a"), Reply("a", "length", None)])
+    client = ScriptedClient([Text("a"), Ended("length")])
     assert "length limit" in talk(client, "one")
 
 

@@ -11,46 +11,23 @@ import pytest
 from clients.client import (
     Client,
     ClientError,
+    Ended,
     Health,
-    Reply,
     RequestRefused,
     ServerUnreachable,
     Text,
-    Usage,
     Waiting,
 )
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
-USAGE = {
-    "prompt_tokens": 19,
-    "completion_tokens": 10,
-    "total_tokens": 29,
-    "prompt_tokens_details": {"cached_tokens": 12, "audio_tokens": 0},
-}
-CHAT_ANSWER = {
-    "id": "chatcmpl-1",
-    "object": "chat.completion",
-    "created": 1741569952,
-    "model": "tiny",
-    "choices": [
-        {
-            "index": 0,
-            "message": {"role": "assistant", "content": "Hello! How can I help?"},
-            "logprobs": None,
-            "finish_reason": "stop",
-        }
-    ],
-    "usage": USAGE,
-}
 
 
 def chat_chunk(delta: dict[str, str], finish_reason: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-    body = {"object": "chat.completion.chunk", "choices": [choice], "usage": None}
+    body = {"object": "chat.completion.chunk", "choices": [choice]}
     return b"data: " + json.dumps(body).encode() + b"\n\n"
 
 
-USAGE_CHUNK = b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode() + b"\n\n"
 DONE = b"data: [DONE]\n\n"
 
 
@@ -73,49 +50,36 @@ def answering(status: int, body: object, seen: list[httpx.Request] | None = None
     return client_of(answer)
 
 
-def test_chat_gives_text_reason_and_usage() -> None:
+def test_a_stream_gives_waiting_then_text_then_the_reply() -> None:
     seen: list[httpx.Request] = []
-    with answering(200, CHAT_ANSWER, seen) as client:
-        assert client.chat(MESSAGES, temperature=0) == Reply(
-            "Hello! How can I help?", "stop", Usage(prompt=19, cached=12, completion=10)
-        )
+    body = b": prefill 256 of 512\n\n" + chat_chunk({"role": "assistant", "content": ""})
+    body += chat_chunk({"content": "Hel"}) + chat_chunk({"content": "lo"})
+    body += chat_chunk({}, "stop") + DONE
+    with answering(200, body, seen) as client:
+        assert list(client.stream(MESSAGES, temperature=0)) == [
+            Waiting("prefill 256 of 512"),
+            Text("Hel"),
+            Text("lo"),
+            Ended("stop"),
+        ]
     assert seen[0].url.path == "/v1/chat/completions"
     assert json.loads(seen[0].content) == {
         "model": "tiny",
         "messages": MESSAGES,
         "temperature": 0,
+        "stream": True,
     }
-
-
-def test_complete_sends_the_raw_prompt() -> None:
-    seen: list[httpx.Request] = []
-    answer = {"choices": [{"index": 0, "text": "abc", "finish_reason": "length"}]}
-    with answering(200, answer, seen) as client:
-        assert client.complete("Once", max_tokens=3) == Reply("abc", "length", None)
-    assert seen[0].url.path == "/v1/completions"
-    assert json.loads(seen[0].content)["prompt"] == "Once"
-
-
-def test_a_stream_gives_waiting_then_text_then_the_reply() -> None:
-    seen: list[httpx.Request] = []
-    body = b": prefill 256 of 512\n\n" + chat_chunk({"role": "assistant", "content": ""})
-    body += chat_chunk({"content": "Hel"}) + chat_chunk({"content": "lo"})
-    body += chat_chunk({}, "stop") + USAGE_CHUNK + DONE
-    with answering(200, body, seen) as client:
-        assert list(client.stream(MESSAGES)) == [
-            Waiting("prefill 256 of 512"),
-            Text("Hel"),
-            Text("lo"),
-            Reply("Hello", "stop", Usage(19, 12, 10)),
-        ]
-    assert json.loads(seen[0].content)["stream_options"] == {"include_usage": True}
 
 
 def test_a_string_streams_from_the_completions_route() -> None:
     body = b'data: {"choices": [{"index": 0, "text": "a", "finish_reason": null}]}\n\n'
     body += b'data: {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}\n\n' + DONE
-    with answering(200, body) as client:
-        assert list(client.stream("Once")) == [Text("a"), Reply("a", "stop", None)]
+    seen: list[httpx.Request] = []
+    with answering(200, body, seen) as client:
+        assert list(client.stream("Once", max_tokens=3)) == [Text("a"), Ended("stop")]
+    assert seen[0].url.path == "/v1/completions"
+    sent = json.loads(seen[0].content)
+    assert (sent["prompt"], sent["max_tokens"]) == ("Once", 3)
 
 
 def test_an_error_inside_a_stream_is_raised_with_its_message() -> None:
@@ -138,14 +102,13 @@ def test_a_stream_that_just_ends_is_no_whole_reply() -> None:
         list(client.stream(MESSAGES))
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_a_refusal_carries_message_status_and_code(streamed: bool) -> None:
+def test_a_refusal_carries_message_status_and_code() -> None:
     error = {"message": "too long", "type": "invalid_request_error", "code": "context_length"}
     with (
         answering(400, {"error": error}) as client,
         pytest.raises(RequestRefused, match=r"^too long$") as caught,
     ):
-        list(client.stream(MESSAGES)) if streamed else client.chat(MESSAGES)
+        list(client.stream(MESSAGES))
     assert (caught.value.status, caught.value.code) == (400, "context_length")
 
 
@@ -154,13 +117,16 @@ def test_an_error_page_of_something_else_is_told_by_its_status() -> None:
         answering(502, b"<html>Bad gateway</html>") as client,
         pytest.raises(RequestRefused, match="answered 502 Bad Gateway"),
     ):
-        client.chat(MESSAGES)
+        list(client.stream(MESSAGES))
 
 
-@pytest.mark.parametrize("body", [b"hello", [], {"choices": []}, {"choices": [{}]}])
-def test_an_answer_of_another_shape_is_refused(body: object) -> None:
-    with answering(200, body) as client, pytest.raises(ClientError, match="not the OpenAI API"):
-        client.chat(MESSAGES)
+@pytest.mark.parametrize("data", [b"hello", b"[]", b"{}", b'{"choices": [{}]}', b'{"choices": 5}'])
+def test_an_answer_of_another_shape_is_refused(data: bytes) -> None:
+    with (
+        answering(200, b"data: " + data + b"\n\n") as client,
+        pytest.raises(ClientError, match="not the OpenAI API"),
+    ):
+        list(client.stream(MESSAGES))
 
 
 def test_health_before_and_after_loading() -> None:
@@ -247,9 +213,10 @@ def test_a_key_goes_with_every_request() -> None:
 
     def answer(request: httpx.Request) -> httpx.Response:
         sent.append(request.headers.get("authorization"))
-        return httpx.Response(200, json={"data": [{"id": "m"}], **CHAT_ANSWER})
+        return httpx.Response(200, json={"status": "ok", "data": [{"id": "m"}]})
 
     for key in ("sk-one", ""):
         with Client("http://test", httpx.MockTransport(answer), api_key=key) as client:
-            client.chat(MESSAGES)
+            client.health()
+            client.models()
     assert sent == ["Bearer sk-one", "Bearer sk-one", None, None]

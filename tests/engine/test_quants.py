@@ -87,13 +87,14 @@ def fine8_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n_rows, n = x.shape
     d, q, values = rounded(np.pad(x, [(0, 0), (0, -n % 256)]), 16)
     h = values.reshape(n_rows, -1, 16).sum(-1).astype(np.float32)
+    h_32 = np.pad(values.reshape(n_rows, -1, 8, 32).sum(-1), [(0, 0), (0, 0), (0, 8)])
     # [runs, vectors of 64, 16s, quarters, 4]: a column goes through the vectors of the 16s.
     columns = q.reshape(n_rows, -1, 4, 4, 4, 4).transpose(0, 1, 4, 3, 2, 5).astype(np.int8)
-    of_columns = d.reshape(n_rows, -1, 4, 4).swapaxes(2, 3)
-    runs = [
-        p.reshape(n_rows, -1, 16 * k).copy() for p, k in ((columns, 16), (of_columns, 1), (h, 1))
-    ]
-    rows = np.concatenate([p.view(np.uint8) for p in runs], axis=2).reshape(n_rows, -1)
+    d, centre = (p.reshape(n_rows, -1, 4, 4).swapaxes(2, 3) for p in (d, -32 * h))
+    runs = [columns.reshape(n_rows, -1, 256)]
+    runs += [p.astype(np.float32).reshape(n_rows, -1, 16) for p in (d, h, centre, h_32)]
+    parts = [np.ascontiguousarray(p).view(np.uint8) for p in runs]
+    rows = np.concatenate(parts, axis=2).reshape(n_rows, -1)
     return np.ascontiguousarray(rows), values[:, :n]
 
 
@@ -172,23 +173,26 @@ def test_dot_of_odd_number_of_blocks(quant: QuantType) -> None:
 
 
 @types
+@pytest.mark.parametrize("n_x", [2, 4])
 @pytest.mark.parametrize("n_rows, n_runs", [(5, 0), (L + 3, 17)])
-def test_dot4_equals_dot_to_the_last_bit(quant: QuantType, n_rows: int, n_runs: int) -> None:
+def test_dot4_equals_dot_to_the_last_bit(
+    quant: QuantType, n_rows: int, n_runs: int, n_x: int
+) -> None:
     """A chat must say the same alone and beside others. Long rows are read in chunks of runs of
     256, many weight rows a few at a time.
     """
     n_in = 256 * n_runs + max(quant.block_size, 32) * 3
     weights = random_weights(quant, n_rows, n_in)
-    x = np.random.default_rng(1).standard_normal((4, n_in)).astype(np.float32)
+    x = np.random.default_rng(1).standard_normal((n_x, n_in)).astype(np.float32)
     rows, _ = input_rows(quant.few_input, x)
-    together = np.zeros((4, n_rows + 3), np.float32)
+    together = np.zeros((n_x, n_rows + 3), np.float32)
     address, row_bytes = weights.ctypes.data, quant.row_bytes(n_in)
     call(
         quant.dot4,
-        *(address, row_bytes, n_rows, n_in, rows.ctypes.data, rows.strides[0]),
+        *(address, row_bytes, n_rows, n_in, rows.ctypes.data, rows.strides[0], n_x),
         *(together.ctypes.data, together.strides[0]),
     )
-    alone = np.zeros((4, n_rows), np.float32)
+    alone = np.zeros((n_x, n_rows), np.float32)
     for row, out in zip(rows, alone, strict=True):
         call(quant.dot, address, row_bytes, n_rows, n_in, row.ctypes.data, out.ctypes.data)
     np.testing.assert_array_equal(together[:, :n_rows], alone)
@@ -205,7 +209,7 @@ def test_nothing_behind_the_weights_or_the_inputs_is_read(quant: QuantType) -> N
         out, tile = np.zeros((4, n_rows), np.float32), np.zeros(tile_bytes(quant.group), np.uint8)
         call(quant.dot, w, row_bytes, n_rows, n_in, at, out.ctypes.data)
         to = out.ctypes.data, out.strides[0]
-        call(quant.dot4, w, row_bytes, n_rows, n_in, at, rows.strides[0], *to)
+        call(quant.dot4, w, row_bytes, n_rows, n_in, at, rows.strides[0], 4, *to)
         call(quant.unpack, w, row_bytes, n_rows, 0, n_in, tile.ctypes.data)
     assert np.isfinite(out).all()
 

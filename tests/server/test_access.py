@@ -1,9 +1,11 @@
-"""API keys, and browser pages of other origins (cases.md, 34)."""
+"""API keys, and browser pages of other origins."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -23,6 +25,8 @@ from tests.server.wire import RawConnection
 CHAT = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 PAGE = "http://localhost:3000"
+README = Path(__file__).resolve().parents[2] / "README.md"
+OURS = set(re.findall(r"X-Rushlight-\w+", README.read_text("utf-8")))  # headers that replies have
 KEYS = {"api_keys": ["sk-one", "sk-two"]}
 
 Serve = Callable[..., Running]
@@ -149,7 +153,8 @@ def test_preflight_needs_no_key(serve: Serve, origins: list[str]) -> None:
         ):
             assert reply.status_code == status
             assert reply.headers["access-control-allow-origin"] in (PAGE, "*")
-            assert "X-Request-Id" in reply.headers["access-control-expose-headers"]
+            exposed = reply.headers["access-control-expose-headers"].split(", ")
+            assert {"X-Request-Id", "Retry-After", *OURS} <= set(exposed)
 
 
 @pytest.mark.parametrize(

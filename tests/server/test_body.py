@@ -1,4 +1,4 @@
-"""Bodies over a raw socket: framing, limits and JSON (cases.md, 33)."""
+"""Bodies over a raw socket: framing, limits and JSON."""
 
 from __future__ import annotations
 

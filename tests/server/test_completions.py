@@ -302,8 +302,8 @@ def test_chat_messages_reach_the_template(http: httpx.Client, fake: FakeEngine) 
             {"role": "user", "content": "Well?", "name": "Ann"},
         ],
         "add_generation_prompt": False,
-        "tools": None,
-        "documents": None,
+        "tools": [],
+        "documents": (),
         "template_kwargs": {"enable_thinking": False},
         "continue_last": False,
     }

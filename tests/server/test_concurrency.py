@@ -1,4 +1,4 @@
-"""Many clients at once: nothing mixes, and refusals are clean (cases.md, 38)."""
+"""Many clients at once: nothing mixes, and refusals are clean."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """server/openai/constraints.py: every way to say what a reply's text must be reaches the engine.
 
-That replies obey is tests/engine/grammar/test_grammar.py's and tests/test_openai_surface.py's.
+That replies obey is for tests/engine/grammar/test_grammar.py and tests/served/.
 """
 
 from __future__ import annotations

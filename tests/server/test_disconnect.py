@@ -1,4 +1,4 @@
-"""Clients that leave: the engine stops within 0.2 s wherever the request is (cases.md, 37)."""
+"""Clients that leave: the engine stops within 0.2 s wherever the request is."""
 
 from __future__ import annotations
 

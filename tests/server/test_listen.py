@@ -1,4 +1,4 @@
-"""Addresses and ports (cases.md, 36)."""
+"""Addresses and ports."""
 
 from __future__ import annotations
 

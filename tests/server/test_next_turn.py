@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from engine import Engine, EngineConfig
+from engine import Engine, EngineConfig, TemplateOptions
 from tests.fake_engine import FakeEngine, Script
 from tests.server.conftest import Running
 from tests.server.wire import RawConnection, wait_until
@@ -43,7 +43,7 @@ def test_the_reply_as_it_comes_back(http: httpx.Client, engine: FakeEngine, stre
     [turn] = engine.next_turns
     assert turn["messages"] == [*HELLO, {"role": "assistant", "content": "Paris"}]
     assert turn["template_kwargs"] == {"style": "terse"}
-    assert turn["tools"] is None
+    assert turn["tools"] == []
 
 
 def test_calls_come_back_too(http: httpx.Client, engine: FakeEngine) -> None:
@@ -119,7 +119,8 @@ def test_the_next_turn_finds_the_whole_first_one_in_the_cache(serve: Any, tmp_pa
             reply = first["choices"][0]["message"]["content"]
             assert len(reply) == 60
             chat.append({"role": "assistant", "content": reply})
-            n_first = len(engine.encode_chat(chat, add_generation_prompt=False))
+            so_far = TemplateOptions(add_generation_prompt=False)
+            n_first = len(engine.encode_chat(chat, so_far))
             chat.append({"role": "user", "content": "Really?"})
             wait_until(lambda: engine.estimate(engine.encode_chat(chat)).n_cached >= n_first)
             second = http.post(CHAT, json={"messages": chat, **options}).json()

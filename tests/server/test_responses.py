@@ -278,6 +278,7 @@ def test_logprobs(client: openai.OpenAI, run: Any) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "banana"}, "tool_choice"),
+        ({"tool_choice": {"type": {}}}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
         ({"text": {"verbosity": "mute"}}, "text.verbosity"),
         ({"reasoning": {"summary": "rhymed"}}, "reasoning.summary"),

@@ -1,4 +1,4 @@
-"""The process: start, failure to start, and signals in every state (cases.md, 36)."""
+"""The process: start, failure to start, and signals in every state."""
 
 from __future__ import annotations
 

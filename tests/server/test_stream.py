@@ -1,4 +1,4 @@
-"""Streams: the shape of the chunks, comments while a client waits, failures (cases.md, 19-21)."""
+"""Streams: the shape of the chunks, comments while a client waits, failures."""
 
 from __future__ import annotations
 

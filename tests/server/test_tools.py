@@ -1,5 +1,5 @@
-"""Tools and thinking on the chat route: what reaches the engine, and what comes back (cases.md,
-22-24). Whether replies are constrained rightly is tests/engine/grammar/test_reply_grammar.py's.
+"""Tools and thinking on the chat route: what reaches the engine, and what comes back. Whether
+replies are constrained rightly is tests/engine/grammar/test_reply_grammar.py's.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def test_one_call_only(http: httpx.Client, fake: FakeEngine) -> None:
     [
         (None, ["add", "say"], (["add", "say"], False)),
         ("auto", ["add", "say"], (["add", "say"], False)),
-        ("none", None, ([], False)),
+        ("none", [], ([], False)),
         ("required", ["add", "say"], (["add", "say"], True)),
         (named("say"), ["add", "say"], (["say"], True)),
         (allowed("auto", "say"), ["say"], (["say"], False)),
@@ -131,7 +131,7 @@ def test_tool_choice(
 ) -> None:
     assert http.post(CHAT, json={**BODY, "tool_choice": choice}).status_code == 200
     tools = fake.chats[-1]["tools"]
-    assert shown == (tools and [tool["function"]["name"] for tool in tools])
+    assert shown == [tool["function"]["name"] for tool in tools]
     names = [tool["function"]["name"] for tool in fake.rules.tools]
     assert (names, fake.rules.must_call) == rules
 
@@ -152,6 +152,7 @@ def test_without_tools_nothing_is_a_call(http: httpx.Client, fake: FakeEngine) -
         ({"tool_choice": "banana"}, "tool_choice"),
         ({"tool_choice": {"type": "custom"}}, "tool_choice"),
         ({"tool_choice": 5}, "tool_choice"),
+        ({"tool_choice": {"type": ["function"]}}, "tool_choice"),
         ({"tool_choice": "required", "tools": []}, "tool_choice"),
         ({"tool_choice": named("add"), "tools": None}, "tool_choice"),
         ({"tools": [tool("add"), tool("add")]}, "tools"),

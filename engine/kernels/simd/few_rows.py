@@ -11,18 +11,19 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from engine.jit import PROFILE
 from engine.kernels.simd import lowering as ll
-from engine.kernels.simd.vectors import ELEMENTS, I32, Tile, Vec, f32x8
+from engine.kernels.simd.vectors import I32, Tile, Vec, f32x8, i8x64, i32x16
 
 PLANE_BITS = 7  # of fine16's second plane (kernels/activation.py, which imports this folder)
 
 # How many input rows: a type, so that each number has compiled code of its own.
-ONE, FOUR = Tile(f32x8, 1), Tile(f32x8, 4)
+ONE, TWO, FOUR = Tile(f32x8, 1), Tile(f32x8, 2), Tile(f32x8, 4)
 
 
 @intrinsic
 def zero_sums(typingctx, rows, kind):
-    """Sums of 0, a vector of `kind` for each of the rows (ONE or FOUR)."""
+    """Sums of 0, a vector of `kind` for each of the rows (ONE, TWO or FOUR)."""
     sums = Tile(kind.of, rows.of.n)
 
     def codegen(_context, _builder, _sig, _args):
@@ -83,41 +84,82 @@ def four_vectors(typingctx, w0, w1, w2, w3):
     return four(w0, w0, w0, w0), codegen
 
 
-def _dot_of_planes(planes):
-    @intrinsic
-    def verb(typingctx, sums, w, x, stride, scale, offset):
-        vec, bytes_64 = sums.vec, ir.VectorType(ELEMENTS["i8"], 64)
-
-        def codegen(_context, builder, _sig, args):
-            def part(at, place, of):
-                return ll.load(builder, builder.add(at, ir.IntType(64)(place)), of)
-
-            weights = ll.vectors(builder, w, args[1])
-            new = []
-            for old, at in _rows(builder, sums, args[0], args[2], args[3]):
-                count = ir.Constant(ir.VectorType(I32, 16), None)
-                for plane in range(planes):
-                    if plane > 0:
-                        count = builder.shl(count, ir.Constant(count.type, [PLANE_BITS] * 16))
-                    inputs = [part(at, 256 * plane + 64 * c, bytes_64) for c in range(4)]
-                    count = ll.sum_of_products(builder, w.vec.elem, count, weights, inputs)
-                factor = builder.fmul(part(at, 256 * planes, vec.ir), args[4])
-                total = ll.fma(builder, vec, args[5], part(at, 256 * planes + 64, vec.ir), old)
-                new.append(ll.fma(builder, vec, builder.sitofp(count, vec.ir), factor, total))
-            return ll.tile(builder, sums, new)
-
-        return sums(sums, w, types.int64, types.int64, vec, vec), codegen
-
-    return verb
+# Vectors of weights that meet all inputs before the next ones do: so many independent products are
+# under way. Where products are summed in 16 bits first, those of all four are.
+_AT_ONCE = 4 if PROFILE.dot == "maddubs" else 1
 
 
-# sums[r] += 256 weights times the run of 256 fine8 values, or fine16 ones, at x of row r.
-#
-# sums: f32x16 tile; w: a tile of four i8x64, or u8x64 (of at most 127, unless ANY_U8); u5x64 and
-# u6x64 take less time on some CPUs. weight = scale * w + offset, two f32x16; all in the form's
-# order.
-fine8_dot = _dot_of_planes(1)
-fine16_dot = _dot_of_planes(2)
+@intrinsic
+def count_products(typingctx, rows, w, x, stride):
+    """Integer products of 256 weights with the 256 bytes at x of each row, in i32x16.
+
+    rows: ONE, TWO or FOUR; w: a tile of four i8x64, or u8x64 (of at most 127, unless ANY_U8); u5x64
+    and u6x64 take less time on some CPUs.
+    """
+    counts = Tile(i32x16, rows.of.n)
+
+    def codegen(_context, builder, _sig, args):
+        weights = ll.vectors(builder, w, args[1])
+        sums = [ir.Constant(i32x16.ir, None)] * counts.n
+        for c in range(0, 4, _AT_ONCE):
+            for r, row in enumerate(ll.rows(builder, args[2], args[3], counts.n)):
+                inputs = [
+                    ll.load(builder, builder.add(row, ir.IntType(64)(64 * k)), i8x64.ir)
+                    for k in range(c, c + _AT_ONCE)
+                ]
+                own = weights[c : c + _AT_ONCE]
+                sums[r] = ll.sum_of_products(builder, w.vec.elem, sums[r], own, inputs)
+        return ll.tile(builder, counts, sums)
+
+    return counts(rows, w, types.int64, types.int64), codegen
+
+
+@intrinsic
+def fma_counts(typingctx, sums, counts, scale, d, stride):
+    """sums[r] += counts[r] * scale * the f32x16 at d of row r."""
+
+    def codegen(_context, builder, _sig, args):
+        vec, new = sums.vec, []
+        rows = _rows(builder, sums, args[0], args[3], args[4])
+        for (old, at), count in zip(rows, ll.vectors(builder, counts, args[1]), strict=True):
+            factor = builder.fmul(ll.load(builder, at, vec.ir), args[2])
+            new.append(ll.fma(builder, vec, builder.sitofp(count, vec.ir), factor, old))
+        return ll.tile(builder, sums, new)
+
+    return sums(sums, counts, sums.vec, types.int64, types.int64), codegen
+
+
+@intrinsic
+def fma_centred(typingctx, sums, counts, scale, d, centre, stride):
+    """sums[r] += (counts[r] * the f32x16 at d of row r + the one at centre) * scale."""
+
+    def codegen(_context, builder, _sig, args):
+        vec, new = sums.vec, []
+        rows = _rows(builder, sums, args[0], args[3], args[5])
+        apart = builder.sub(args[4], args[3])
+        for (old, at), count in zip(rows, ll.vectors(builder, counts, args[1]), strict=True):
+            own = ll.load(builder, at, vec.ir)
+            middle = ll.load(builder, builder.add(at, apart), vec.ir)
+            value = ll.fma(builder, vec, builder.sitofp(count, vec.ir), own, middle)
+            new.append(ll.fma(builder, vec, value, args[2], old))
+        return ll.tile(builder, sums, new)
+
+    return sums(sums, counts, sums.vec, types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def add_lower(typingctx, sums, halves):
+    """sums, f32x16, with those of f32x8 added to their lower lanes."""
+
+    def codegen(_context, builder, _sig, args):
+        none = ir.Constant(halves.vec.ir, None)
+        pairs = zip(
+            ll.vectors(builder, sums, args[0]), ll.vectors(builder, halves, args[1]), strict=True
+        )
+        new = [builder.fadd(v, ll.concat(builder, half, none)) for v, half in pairs]
+        return ll.tile(builder, sums, new)
+
+    return sums(sums, halves), codegen
 
 
 @intrinsic

@@ -151,6 +151,16 @@ def upper(typingctx, v):
 
 
 @intrinsic
+def constant(typingctx, kind, lanes):
+    """The vector type `kind` with these lanes (a Lanes constant)."""
+
+    def codegen(_context, _builder, _sig, _args):
+        return ir.Constant(kind.of.ir, list(lanes.lanes))
+
+    return kind.of(kind, lanes), codegen
+
+
+@intrinsic
 def lane_index(typingctx, kind):
     """0, 1, 2, ... as the integer vector type `kind`."""
 

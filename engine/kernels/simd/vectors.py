@@ -72,16 +72,16 @@ class Kind(types.Type):
 
 
 class Lanes:
-    """A choice of lanes, for `shuffle`: a module-level constant."""
+    """A choice of lanes, for `shuffle`, or a number for each: a module-level constant."""
 
-    def __init__(self, *lanes: int) -> None:
+    def __init__(self, *lanes: float) -> None:
         self.lanes = lanes
 
 
 class LanesKind(types.Type):
     """The type of a global that holds Lanes."""
 
-    def __init__(self, lanes: tuple[int, ...]) -> None:
+    def __init__(self, lanes: tuple[float, ...]) -> None:
         self.lanes = lanes
         super().__init__(name=f"lanes{lanes}")
 
@@ -116,7 +116,7 @@ def _constant_kind(context, _builder, _type, _value):
 
 u8x8, u8x16, u8x32 = Vec("u8", 8), Vec("u8", 16), Vec("u8", 32)
 u16x8, u16x16, u16x32 = Vec("u16", 8), Vec("u16", 16), Vec("u16", 32)
-u32x4, u32x8 = Vec("u32", 4), Vec("u32", 8)
+u32x4, u32x8, u32x16 = Vec("u32", 4), Vec("u32", 8), Vec("u32", 16)
 i8x16 = Vec("i8", 16)
 i32x8, f32x8 = Vec("i32", 8), Vec("f32", 8)
 u8x64, i8x64 = Vec("u8", 64), Vec("i8", 64)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from engine.cache.common_prefix import count_common
+from engine.cache.common_prefix import count_common, count_common_of_arrays
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,7 @@ from engine.cache.common_prefix import count_common
 )
 def test_common_beginnings(a: list[int], b: list[int], n: int) -> None:
     assert count_common(a, b) == count_common(b, a) == n
+    assert count_common_of_arrays(np.array(a, np.int32), np.array(b, np.int32)) == n
 
 
 def test_common_beginnings_of_long_chats() -> None:

@@ -72,7 +72,7 @@ def test_a_stored_chat_is_found_after_a_restart(tmp_path: Path) -> None:
     cache = cache_in(tmp_path / "new" / "folder")
     match = cache.longest_prefix([*ids[:150], 7, 8, 9])
     assert match
-    assert (match.n_common, match.n_stored) == (150, 200)
+    assert match.n_common == 150
     pages = empty(3)
     assert cache.load(match, pages)
     assert pages == pages_for(ids)[:3]
@@ -87,7 +87,7 @@ def test_the_longest_beginning_wins(tmp_path: Path) -> None:
         assert store(cache, ids)
     match = cache.longest_prefix([*a[:80], *b[80:90], 1, 2])
     assert match
-    assert (match.n_common, match.n_stored) == (90, 120)
+    assert match.n_common == 90
     pages = empty(2)
     assert cache.load(match, pages)
     assert pages == pages_for(b)

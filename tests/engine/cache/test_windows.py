@@ -237,9 +237,9 @@ def test_saved_by_name(make_engine: MakeEngine, tmp_path: Path) -> None:
     engine = make_engine(saved_folder=tmp_path / "saved", disk_bytes=0)
     reply, _ = ask(engine, text(300))
     engine._worker.call(lambda: [give_up(chat, 2) for chat in engine._cache]).result()
-    engine.save_chat(0, "a")
-    engine.drop_chat(0)
-    assert engine.restore_chat("a").fits
+    engine.chats.save(0, "a")
+    engine.chats.drop(0)
+    assert engine.chats.restore("a").fits
     expected, _ = ask(make_engine(disk_bytes=0), [*text(300), *reply, 50])
     assert ask(engine, [*text(300), *reply, 50]) == (expected, 307)
 

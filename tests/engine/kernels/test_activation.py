@@ -57,17 +57,19 @@ def within(values: npt.NDArray[np.float64], x: Floats, group: int, most: int) ->
 def test_fine8(x: Floats, n: int) -> None:
     runs = -(-n // 256)
     row_bytes = fine8_row_bytes.py_func(n)
-    rows = quantised(x, 0, "fine8", row_bytes)[:, : runs * 384].reshape(3, runs, 384)
+    rows = quantised(x, 0, "fine8", row_bytes)[:, : runs * 512].reshape(3, runs, 512)
     # Of the 16 columns of 4 quarters: column 4 i + j holds sixteen number 4 j + i.
     q = ints(rows[:, :, :256].copy()).reshape(3, runs, 4, 16, 4)
-    d = rows[:, :, 256:320].copy().view(np.float32)
-    h = rows[:, :, 320:].copy().view(np.float32)
+    d, h, c, s = (rows[:, :, i : i + 64].copy().view(np.float32) for i in (256, 320, 384, 448))
     of = [4 * (c % 4) + c // 4 for c in range(16)]  # the sixteen in column c
     values = np.zeros((3, runs, 16, 16))
     for column, sixteen in enumerate(of):
         neighbours = q[:, :, :, column].reshape(3, runs, 16)
         values[:, :, sixteen] = d[:, :, column, None].astype(np.float64) * neighbours
-    np.testing.assert_allclose(h, values.sum(-1), rtol=1e-5, atol=1e-6)
+    sums = values.sum(-1)
+    np.testing.assert_allclose(h, sums, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(c, -32 * sums[:, :, of], rtol=1e-5, atol=4e-5)
+    np.testing.assert_allclose(s[:, :, :8], sums[:, :, ::2] + sums[:, :, 1::2], 1e-5, 2e-6)
     values = values.reshape(3, -1)
     within(values[:, :n], x, 16, 127)
     assert not values[:, n:].any()

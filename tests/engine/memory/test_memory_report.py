@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from engine import Engine, EngineConfig, MemoryReport
+from tests.model_files import SMOLLM2, needs
 from tests.tiny_gguf import write_tiny_gguf
 from tests.tiny_requests import Listener, always, run
-
-MODEL = Path(__file__).parents[3] / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs /proc")
 
@@ -45,12 +44,11 @@ def _check(engine: Engine) -> MemoryReport:
 
 
 @pytest.mark.parametrize(
-    "model", ["tiny", pytest.param("real", marks=[pytest.mark.model, pytest.mark.slow])]
+    "model",
+    ["tiny", pytest.param("real", marks=[pytest.mark.model, pytest.mark.slow, needs(SMOLLM2)])],
 )
 def test_it_adds_up_in_every_state(model: str, tmp_path: Path) -> None:
-    if model == "real" and not MODEL.exists():
-        pytest.skip(f"{MODEL} is not there")
-    path = MODEL if model == "real" else write_tiny_gguf(tmp_path / "tiny.gguf", n_ctx=1024)
+    path = SMOLLM2 if model == "real" else write_tiny_gguf(tmp_path / "tiny.gguf", n_ctx=1024)
     config = EngineConfig(path, n_ctx=1024, disk_folder=tmp_path / "chats", max_running=2)
     with Engine(config) as engine:
         idle = _check(engine)

@@ -13,7 +13,9 @@ from gguf import TokenType
 from engine.files.gguf_file import GGUFFile
 from engine.replies.chat_format import ChatFormat
 from engine.replies.thinking import MARKS
-from engine.templates.chat_template import CHATML, ChatTemplate
+from engine.templates.chat_template import ChatTemplate
+from engine.templates.default_templates import CHATML
+from engine.templates.template_options import TemplateOptions
 from engine.text.special_tokens import unshield
 from engine.text.tokenizer import StreamDecoder, Tokenizer
 from engine.tool_formats import TABLE
@@ -49,9 +51,10 @@ def model(tmp_path: Path) -> Any:
 
 def test_the_template_opens_the_thinking(model: Any) -> None:
     tokenizer, template, chat_format = model(SWITCHED)
-    assert chat_format.thinking_switch == "enable_thinking"
+    assert chat_format.thinking_kwargs(False) == {"enable_thinking": False}
     for kwargs, delta in (({}, ReasoningDelta), ({"enable_thinking": False}, ContentDelta)):
-        ids = tokenizer.encode_template(template.render(HI, template_kwargs=kwargs))
+        options = TemplateOptions(template_kwargs=kwargs)
+        ids = tokenizer.encode_template(template.render(HI, options))
         parser = chat_format.parser(chat_format.prompt_tail(ids))
         assert parser.push("abc") == [delta("abc")]
 
@@ -157,7 +160,8 @@ def test_printed_calls_are_read_back(path: Path, n: int) -> None:
     call = {"role": "assistant", "content": None, "tool_calls": calls, "reasoning_content": "HM"}
     chat = [{"role": "user", "content": "USER"}, call]
     on = {"enable_thinking": True, "thinking": True}
-    rendered = template.render(chat, tools=TOOLS, add_generation_prompt=False, template_kwargs=on)
+    options = TemplateOptions(TOOLS, template_kwargs=on, add_generation_prompt=False)
+    rendered = template.render(chat, options)
     reply = reply_in(unshield(rendered), chat_format._turn_start)
     if "Apriel" in path.stem:  # whose prompt opens the thinking
         reply = "Here are my reasoning steps:\n" + reply
@@ -180,11 +184,12 @@ def test_printed_calls_are_read_back(path: Path, n: int) -> None:
 def test_thinking_is_turned_off_and_on(path: Path) -> None:
     template, chat_format = real_model(path)
     expected = [name for name, stems in SWITCHES.items() if is_one_of(path, stems)]
-    assert chat_format.thinking_switch == "".join(expected)
+    assert list(chat_format.thinking_kwargs(True)) == expected
     chat = [{"role": "user", "content": "Say <think>."}]
 
     def reads_as(on: bool) -> type:
-        prompt = template.render(chat, template_kwargs=chat_format.thinking_kwargs(on))
+        kwargs = chat_format.thinking_kwargs(on)
+        prompt = template.render(chat, TemplateOptions(template_kwargs=kwargs))
         return type(chat_format.parser(unshield(prompt)).push("x")[0])
 
     off, on = reads_as(False), reads_as(True)

@@ -13,20 +13,17 @@ import pytest
 
 from engine import Engine, EngineConfig, InvalidRequest, SamplingParams
 from engine.requests.embedder import Embedder
+from tests.model_files import SMOLLM2, needs
 
 ROOT = Path(__file__).resolve().parents[3]
-MODEL = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 GOLDEN: dict[str, Any] = json.loads((ROOT / "tests/golden/embeddings.json").read_text())
 
-pytestmark = [
-    pytest.mark.model,
-    pytest.mark.skipif(not MODEL.exists(), reason="needs the demo model: `rushlight fetch`"),
-]
+pytestmark = [pytest.mark.model, needs(SMOLLM2)]
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with Engine(EngineConfig(str(MODEL), n_ctx=1024, disk_bytes=0)) as engine:
+    with Engine(EngineConfig(SMOLLM2, n_ctx=1024, disk_bytes=0)) as engine:
         yield engine
 
 

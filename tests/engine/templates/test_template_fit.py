@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from engine.errors import ChatTemplateError
-from engine.templates.chat_template import CHATML, ChatTemplate
+from engine.templates.chat_template import ChatTemplate
+from engine.templates.default_templates import CHATML
+from engine.templates.template_options import TemplateOptions
 from engine.text.special_tokens import unshield
 
 SHARED = Path(__file__).resolve().parents[3].parent / "shared"
@@ -36,7 +38,7 @@ def result(call_id: str) -> dict[str, Any]:
 
 def render(source: str, messages: list[dict[str, Any]], **kwargs: Any) -> str:
     template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"})
-    return unshield(template.render(messages, **kwargs))
+    return unshield(template.render(messages, TemplateOptions(**kwargs)))
 
 
 def roles(*known: str, other: str = "") -> str:

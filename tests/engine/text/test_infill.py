@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from engine.files.gguf_file import GGUFFile
 from engine.text.infill import FittedInfill, InfillTokens, OtherFile, fit_infill
 from engine.text.tokenizer import Tokenizer
-
-ROOT = Path(__file__).resolve().parents[3]
-QWEN = ROOT / "models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
+from tests.model_files import QWEN, SMOLLM2, needs
 
 PRE, SUF, MID, REPO, FILE = 1001, 1002, 1003, 1004, 1005
 TOKENS = InfillTokens(PRE, SUF, MID, REPO, FILE)
@@ -40,20 +36,19 @@ def spell(ids: list[int]) -> str:
 
 
 def tokenizer_of(path: Path) -> Tokenizer:
-    if not path.exists():
-        pytest.skip(f"needs {path.name}")
     return Tokenizer.from_gguf(GGUFFile(path))
 
 
+@needs(QWEN)
 def test_of_qwen_coder() -> None:
     """Ids as in the model's tokenizer_config.json."""
     found = InfillTokens.of(tokenizer_of(QWEN).vocabulary)
     assert found == InfillTokens(151659, 151661, 151660, repository=151663, file=151664)
 
 
+@needs(SMOLLM2)
 def test_of_a_model_without_them() -> None:
-    path = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
-    assert InfillTokens.of(tokenizer_of(path).vocabulary) is None
+    assert InfillTokens.of(tokenizer_of(SMOLLM2).vocabulary) is None
 
 
 def test_a_file_alone() -> None:
@@ -63,7 +58,7 @@ def test_a_file_alone() -> None:
 
 
 def test_a_repository_as_qwen_coder_was_taught() -> None:
-    """The pattern of the Qwen2.5-Coder report, section 3, with llama-server's names."""
+    """The pattern that Qwen2.5-Coder's makers show, with llama-server's names."""
     fitted = fit("x", "y", FILES)
     assert spell(fitted.prompt_ids) == (
         f"<REPO>myproject\n<FILE>a.py\n{'A' * 10}<FILE>b.py\n{'B' * 20}<FILE>filename\n"
@@ -114,6 +109,7 @@ def test_the_last_files_are_kept() -> None:
     assert spell(too_long.prompt_ids) == "<PRE>x<SUF>y<MID>" and too_long.n_cut == 1003
 
 
+@needs(QWEN)
 def test_names_of_tokens_in_a_file_are_text() -> None:
     tokenizer = tokenizer_of(QWEN)
     tokens = InfillTokens.of(tokenizer.vocabulary)

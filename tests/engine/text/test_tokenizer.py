@@ -21,12 +21,11 @@ from engine.files.gguf_file import GGUFFile
 from engine.text.pre_tokenizer import PRE_TOKENIZERS
 from engine.text.special_tokens import SpecialTokens
 from engine.text.tokenizer import StreamDecoder, Tokenizer
+from tests.model_files import GEMMA, SMOLLM2, needs
 from tests.vocab_gguf import LETTERS, MERGES, letters, write_vocab_gguf
 
 ROOT = Path(__file__).resolve().parents[3]
 SHARED = ROOT.parent / "shared"
-DEMO_MODEL = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
-GEMMA = ROOT / "models/gemma-3-270m-q4_k_m.gguf"
 FAMILIES = ("llama-bpe", "qwen2", "gpt-2", "deepseek-llm", "falcon", "llama-spm", "phi-3")
 OWN_GOLDEN = json.loads((ROOT / "tests/golden/tokenizers.json").read_text("utf-8"))
 
@@ -105,9 +104,9 @@ def letters_of(data: bytes) -> str:
 
 
 @pytest.mark.model
-@pytest.mark.skipif(not DEMO_MODEL.exists(), reason="no demo model")
+@needs(SMOLLM2)
 def test_demo_models_ids_equal_llama_cpps() -> None:
-    tokenizer = Tokenizer.from_gguf(GGUFFile(DEMO_MODEL))
+    tokenizer = Tokenizer.from_gguf(GGUFFile(SMOLLM2))
     for case in OWN_GOLDEN["smollm"]:
         assert tokenizer.encode(case["text"], parse_special=case["parse_special"]) == case["ids"]
     ends = {tokenizer.vocabulary.texts[i] for i in tokenizer.eog_ids}
@@ -116,7 +115,7 @@ def test_demo_models_ids_equal_llama_cpps() -> None:
 
 
 @pytest.mark.model
-@pytest.mark.skipif(not GEMMA.exists(), reason="no Gemma 3 in models/")
+@needs(GEMMA)
 def test_a_large_sentencepiece_vocabulary() -> None:
     started = time.process_time()
     tokenizer = Tokenizer.from_gguf(GGUFFile(GEMMA))

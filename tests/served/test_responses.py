@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import openai
 import pydantic
 import pytest
-
-from tests.real_models import BOTH, QWEN, served
 
 pytestmark = pytest.mark.model
 
@@ -31,25 +27,6 @@ WEATHER: Any = {
     "strict": True,
 }
 HISTORY: Any = {**WEATHER, "name": "history", "description": "Gets the history of a city"}
-
-
-@pytest.fixture(scope="module", params=BOTH, ids=lambda path: path.name[:4])
-def served_by(request: pytest.FixtureRequest) -> Iterator[tuple[Path, openai.OpenAI]]:
-    with (
-        served(request.param) as running,
-        openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client,
-    ):
-        yield request.param, client
-
-
-@pytest.fixture
-def client(served_by: tuple[Path, openai.OpenAI]) -> openai.OpenAI:
-    return served_by[1]
-
-
-@pytest.fixture
-def is_qwen(served_by: tuple[Path, openai.OpenAI]) -> bool:
-    return served_by[0] == QWEN
 
 
 def create(client: openai.OpenAI, **more: Any) -> Any:

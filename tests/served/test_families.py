@@ -14,16 +14,9 @@ import ollama
 import openai
 import pytest
 
-from engine import Engine, EngineConfig
-from tests.server.conftest import start
+from tests.model_files import SMOLLM2, needs
 
-ROOT = Path(__file__).resolve().parents[1]
-MODEL = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
-
-pytestmark = [
-    pytest.mark.model,
-    pytest.mark.skipif(not MODEL.exists(), reason="needs the demo model: `rushlight fetch`"),
-]
+pytestmark = [pytest.mark.model, needs(SMOLLM2)]
 
 QUESTION = "What is the capital of France?"
 HELLO: Any = [{"role": "user", "content": QUESTION}]
@@ -36,20 +29,8 @@ SCHEMA: Any = {
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    config = EngineConfig(str(MODEL), n_ctx=1024, disk_bytes=0)
-    running, stop = start(lambda on_load: Engine(config, on_load), sampling={"temperature": 0})
-    try:
-        assert running.loaded.wait(120), "the engine does not load"
-        yield running.url
-    finally:
-        stop()
-
-
-@pytest.fixture(scope="module")
-def openai_client(url: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-        yield client
+def model() -> Path:
+    return SMOLLM2
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +46,12 @@ def ollama_client(url: str) -> Iterator[ollama.Client]:
 
 
 def test_all_say_the_same(
-    openai_client: openai.OpenAI, anthropic_client: anthropic.Anthropic, ollama_client: Any
+    client: openai.OpenAI, anthropic_client: anthropic.Anthropic, ollama_client: Any
 ) -> None:
-    chat = openai_client.chat.completions.create(model="any", messages=HELLO, max_tokens=20)
+    chat = client.chat.completions.create(model="any", messages=HELLO, max_tokens=20)
     text = chat.choices[0].message.content
     assert text and "Paris" in text
-    said = openai_client.responses.create(model="any", input=QUESTION, max_output_tokens=20)
+    said = client.responses.create(model="any", input=QUESTION, max_output_tokens=20)
     assert said.output_text == text
     message = anthropic_client.messages.create(model="any", messages=HELLO, max_tokens=20)
     assert message.content[0].text == text  # type: ignore[union-attr]
@@ -84,23 +65,23 @@ def test_all_say_the_same(
 
 
 def test_streams_join_to_the_whole(
-    openai_client: openai.OpenAI, anthropic_client: anthropic.Anthropic, ollama_client: Any
+    client: openai.OpenAI, anthropic_client: anthropic.Anthropic, ollama_client: Any
 ) -> None:
     whole = anthropic_client.messages.create(model="any", messages=HELLO, max_tokens=20)
     text = whole.content[0].text  # type: ignore[union-attr]
     with anthropic_client.messages.stream(model="any", messages=HELLO, max_tokens=20) as stream:
         assert "".join(stream.text_stream) == text
-    with openai_client.responses.stream(model="any", input=QUESTION, max_output_tokens=20) as more:
+    with client.responses.stream(model="any", input=QUESTION, max_output_tokens=20) as more:
         assert more.get_final_response().output_text == text
     pieces = ollama_client.chat("any", HELLO, stream=True, options={"num_predict": 20})
     assert "".join(piece.message.content for piece in pieces) == text
 
 
 def test_schemas_are_kept_to(
-    openai_client: openai.OpenAI, anthropic_client: anthropic.Anthropic, ollama_client: Any
+    client: openai.OpenAI, anthropic_client: anthropic.Anthropic, ollama_client: Any
 ) -> None:
     wanted: Any = {"type": "json_schema", "name": "x", "schema": SCHEMA}
-    said = openai_client.responses.create(model="any", input=QUESTION, text={"format": wanted})
+    said = client.responses.create(model="any", input=QUESTION, text={"format": wanted})
     message = anthropic_client.messages.create(
         model="any",
         messages=HELLO,
@@ -112,7 +93,7 @@ def test_schemas_are_kept_to(
         jsonschema.validate(json.loads(text), SCHEMA)
 
 
-def test_forced_calls(openai_client: openai.OpenAI, anthropic_client: anthropic.Anthropic) -> None:
+def test_forced_calls(client: openai.OpenAI, anthropic_client: anthropic.Anthropic) -> None:
     message = anthropic_client.messages.create(
         model="any",
         messages=HELLO,
@@ -123,7 +104,7 @@ def test_forced_calls(openai_client: openai.OpenAI, anthropic_client: anthropic.
     [block] = message.content
     assert block.type == "tool_use" and message.stop_reason == "tool_use"
     jsonschema.validate(block.input, SCHEMA)
-    said = openai_client.responses.create(
+    said = client.responses.create(
         model="any",
         input=QUESTION,
         max_output_tokens=100,
@@ -136,9 +117,9 @@ def test_forced_calls(openai_client: openai.OpenAI, anthropic_client: anthropic.
     jsonschema.validate(json.loads(call.arguments), SCHEMA)
 
 
-def test_embeddings_tell_texts_apart(openai_client: openai.OpenAI, ollama_client: Any) -> None:
+def test_embeddings_tell_texts_apart(client: openai.OpenAI, ollama_client: Any) -> None:
     texts = ["The cat sleeps on the sofa.", "A cat naps on a couch.", "def f(x): return x + 1"]
-    a, b, c = (e.embedding for e in openai_client.embeddings.create(model="m", input=texts).data)
+    a, b, c = (e.embedding for e in client.embeddings.create(model="m", input=texts).data)
 
     def likeness(x: list[float], y: list[float]) -> float:
         return sum(p * q for p, q in zip(x, y, strict=True))
@@ -156,7 +137,7 @@ def test_estimates_and_tokens(url: str) -> None:
         assert found["fits"] and 0 < found["cached_tokens"] < found["prompt_tokens"]
         assert 0 < found["seconds_to_first_token"] < found["seconds_to_last_token"] < 60
         memory = http.get("/v1/memory").json()
-        assert memory["weights_mapped"] == MODEL.stat().st_size and memory["kv"] > 0
+        assert memory["weights_mapped"] == SMOLLM2.stat().st_size and memory["kv"] > 0
         prompt = http.post("/apply-template", json=body).json()["prompt"]
         assert QUESTION in prompt and prompt.endswith("<|im_start|>assistant\n")
         ids = http.post("/tokenize", json={"content": prompt}).json()["tokens"]

@@ -5,7 +5,6 @@ show. Cases are those of public bug reports; a 135M model has to be forced to mo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,11 @@ import jsonschema
 import openai
 import pytest
 
-from engine import Engine, EngineConfig
-from tests.server.conftest import start
+from engine import Engine
+from tests.model_files import SMOLLM2, needs
+from tests.server.conftest import Running
 
-ROOT = Path(__file__).resolve().parents[1]
-MODEL = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
-
-pytestmark = [
-    pytest.mark.model,
-    pytest.mark.skipif(not MODEL.exists(), reason="needs the demo model: `rushlight fetch`"),
-]
+pytestmark = [pytest.mark.model, needs(SMOLLM2)]
 
 HELLO: Any = [{"role": "user", "content": "What is the weather in Paris?"}]
 PARAMETERS = {
@@ -42,25 +36,14 @@ TOOLS: Any = [
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[openai.OpenAI, Engine]]:
-    running, stop = start(lambda on_load: Engine(EngineConfig(str(MODEL), n_ctx=1024), on_load))
-    try:
-        assert running.loaded.wait(120), "the engine does not load"
-        url = f"{running.url}/v1"
-        with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
-            yield client, running.loader.engine()
-    finally:
-        stop()
+def model() -> Path:
+    return SMOLLM2
 
 
 @pytest.fixture
-def client(served: tuple[openai.OpenAI, Engine]) -> openai.OpenAI:
-    return served[0]
-
-
-@pytest.fixture
-def engine(served: tuple[openai.OpenAI, Engine]) -> Engine:
-    return served[1]
+def engine(running: Running) -> Engine:
+    engine: Engine = running.loader.engine()
+    return engine
 
 
 def chat(client: openai.OpenAI, **more: Any) -> Any:

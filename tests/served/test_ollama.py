@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import ollama
 import pydantic
 import pytest
-
-from tests.real_models import BOTH, QWEN, served
 
 pytestmark = pytest.mark.model
 
@@ -36,20 +33,10 @@ def weather(city: str) -> str:
     return f"It is sunny in {city}, 31 C."
 
 
-@pytest.fixture(scope="module", params=BOTH, ids=lambda path: path.name[:4])
-def served_by(request: pytest.FixtureRequest) -> Iterator[tuple[Path, ollama.Client]]:
-    with served(request.param) as running, ollama.Client(host=running.url) as client:
-        yield request.param, client
-
-
-@pytest.fixture
-def client(served_by: tuple[Path, ollama.Client]) -> ollama.Client:
-    return served_by[1]
-
-
-@pytest.fixture
-def is_qwen(served_by: tuple[Path, ollama.Client]) -> bool:
-    return served_by[0] == QWEN
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[ollama.Client]:
+    with ollama.Client(host=url) as client:
+        yield client
 
 
 def chat(client: Any, *messages: Any, **more: Any) -> Any:

@@ -1,9 +1,8 @@
-"""A model that calls tools by itself and fills in the middle, through the real `openai` library."""
+"""Qwen alone: it calls tools by itself and fills in the middle."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,9 @@ import jsonschema
 import openai
 import pytest
 
-from engine import Engine, EngineConfig
-from tests.server.conftest import start
+from tests.model_files import QWEN, needs
 
-MODEL = Path(__file__).resolve().parents[1] / "models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
-
-pytestmark = [
-    pytest.mark.model,
-    pytest.mark.slow,
-    pytest.mark.skipif(not MODEL.exists(), reason=f"needs {MODEL.name}"),
-]
+pytestmark = [pytest.mark.model, pytest.mark.slow, needs(QWEN)]
 
 PARAMETERS = {
     "type": "object",
@@ -37,15 +29,8 @@ def tools(**more: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[openai.OpenAI]:
-    running, stop = start(lambda on_load: Engine(EngineConfig(str(MODEL), n_ctx=1024), on_load))
-    try:
-        assert running.loaded.wait(120), "the engine does not load"
-        url = f"{running.url}/v1"
-        with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
-            yield client
-    finally:
-        stop()
+def model() -> Path:
+    return QWEN
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -1,33 +1,31 @@
-"""llama-server's /completion and /infill on real models."""
+"""llama-server's completions on the demo model."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.real_models import QWEN, SMOLLM2, served
+from tests.model_files import SMOLLM2, needs
 from tests.server.wire import parse_sse
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, needs(SMOLLM2)]
 
 PROMPT = {"prompt": "The capital of France is", "n_predict": 12}
-TAX = {"filename": "tax.py", "text": "WEIRD_TAX_RATE = 0.0725\n", "time": [1, 2]}
 
 
 @pytest.fixture(scope="module")
-def plain() -> Iterator[httpx.Client]:
-    """A model without tokens for filling in."""
-    with served(SMOLLM2) as running, httpx.Client(base_url=running.url, timeout=60) as client:
-        yield client
+def model() -> Path:
+    return SMOLLM2
 
 
 @pytest.fixture(scope="module")
-def coder() -> Iterator[httpx.Client]:
-    with served(QWEN) as running, httpx.Client(base_url=running.url, timeout=60) as client:
+def plain(url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=url, timeout=60) as client:
         yield client
 
 
@@ -100,54 +98,3 @@ def test_a_reply_ends_with_a_line(plain: httpx.Client) -> None:
 def test_a_model_without_the_tokens_cannot_fill_in(plain: httpx.Client) -> None:
     reply = plain.post("/infill", json={"input_prefix": "a", "input_suffix": "b"})
     assert (reply.status_code, reply.json()["error"]["type"]) == (501, "not_supported_error")
-
-
-@pytest.mark.slow
-def test_a_function_is_filled_in_and_works(coder: httpx.Client) -> None:
-    before, after = "def add(a, b):\n", "\n\nprint(add(1, 2))\n"
-    asked = {"prompt": "    return ", "n_predict": 32, "n_indent": 4, "top_k": 40, "top_p": 0.9}
-    for samplers in (["top_k", "top_p", "infill"], ["temperature"]):
-        body = ask(
-            coder, "/infill", input_prefix=before, input_suffix=after, samplers=samplers, **asked
-        )
-        code = before + asked["prompt"] + body["content"]  # type: ignore[operator]
-        scope: dict[str, Any] = {}
-        exec(code, scope)
-        assert scope["add"](2, 3) == 5, code
-    assert body["prompt"] == f"<|fim_prefix|>{before}    return <|fim_suffix|>{after}<|fim_middle|>"
-
-
-@pytest.mark.slow
-def test_other_files_are_read_before_and_known(coder: httpx.Client) -> None:
-    """As llama.vim does: first the files alone, then what stands around the cursor."""
-    warm_up = {"input_prefix": "", "input_suffix": "", "input_extra": [TAX], "n_predict": 0}
-    read = ask(coder, "/infill", **warm_up, samplers=[], temperature=0.0)
-    assert read["prompt"] == (
-        "<|repo_name|>myproject\n<|file_sep|>tax.py\nWEIRD_TAX_RATE = 0.0725\n"
-        "<|file_sep|>filename\n<|fim_prefix|><|fim_suffix|><|fim_middle|>"
-    )
-    before = "from tax import WEIRD_TAX_RATE\n\ndef tax(price):\n"
-    body = ask(
-        coder,
-        "/infill",
-        input_prefix=before,
-        input_suffix="\n",
-        input_extra=[TAX],
-        prompt="    return price * W",
-        n_predict=16,
-        n_indent=4,
-    )
-    assert body["content"].startswith("EIRD_TAX_RATE")
-    assert body["timings"]["cache_n"] >= read["tokens_cached"] - 2  # all but suffix and middle
-
-
-@pytest.mark.slow
-def test_a_long_file_is_cut_to_what_fits(coder: httpx.Client) -> None:
-    line = "value = compute(value, 1)\n"
-    long = {"input_prefix": line * 300, "input_suffix": line * 300, "n_predict": 8}
-    reply = coder.post("/infill", json=long)
-    body = reply.json()
-    assert body["truncated"] and body["tokens_evaluated"] <= 1024 * 7 / 8
-    assert reply.headers["x-rushlight-dropped"] == f"{body['rushlight']['cut_tokens']} tokens"
-    typed = ask(coder, "/infill", **{**long, "prompt": "value"})
-    assert typed["timings"]["cache_n"] > 500  # one who types on does not wait for it all again

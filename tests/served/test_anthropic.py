@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
 import jsonschema
 import pydantic
 import pytest
-
-from tests.real_models import BOTH, QWEN, served
 
 pytestmark = pytest.mark.model
 
@@ -32,23 +29,10 @@ WEATHER: Any = {
 HISTORY: Any = {**WEATHER, "name": "history", "description": "Gets the history of a city"}
 
 
-@pytest.fixture(scope="module", params=BOTH, ids=lambda path: path.name[:4])
-def served_by(request: pytest.FixtureRequest) -> Iterator[tuple[Path, anthropic.Anthropic]]:
-    with (
-        served(request.param) as running,
-        anthropic.Anthropic(base_url=running.url, api_key="none", max_retries=0) as client,
-    ):
-        yield request.param, client
-
-
-@pytest.fixture
-def client(served_by: tuple[Path, anthropic.Anthropic]) -> anthropic.Anthropic:
-    return served_by[1]
-
-
-@pytest.fixture
-def is_qwen(served_by: tuple[Path, anthropic.Anthropic]) -> bool:
-    return served_by[0] == QWEN
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
+        yield client
 
 
 def create(client: anthropic.Anthropic, **more: Any) -> Any:

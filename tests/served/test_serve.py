@@ -16,20 +16,17 @@ import openai
 import pytest
 
 from clients.sse import ServerEvent, SSEDecoder
+from tests.model_files import SMOLLM2, needs
 
-ROOT = Path(__file__).resolve().parents[1]
-MODEL = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
+ROOT = Path(__file__).resolve().parents[2]
 QUESTION: Any = {"role": "user", "content": "What is the capital of France?"}
 
-pytestmark = [
-    pytest.mark.model,
-    pytest.mark.skipif(not MODEL.exists(), reason="needs the demo model: `rushlight fetch`"),
-]
+pytestmark = [pytest.mark.model, needs(SMOLLM2)]
 
 
 def ask(*messages: Any, **more: Any) -> dict[str, Any]:
     return {
-        "model": MODEL.stem,
+        "model": SMOLLM2.stem,
         "messages": list(messages),
         "temperature": 0,
         "max_tokens": 32,
@@ -41,7 +38,7 @@ def ask(*messages: Any, **more: Any) -> dict[str, Any]:
 def url() -> Iterator[str]:
     """Where `rushlight serve` serves the demo model; it must end well when told to."""
     with subprocess.Popen(
-        [sys.executable, "-m", "clients", "serve", str(MODEL), "--port", "0"],
+        [sys.executable, "-m", "clients", "serve", str(SMOLLM2), "--port", "0"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -60,12 +57,6 @@ def url() -> Iterator[str]:
             process.terminate()
             process.communicate(timeout=20)
     assert process.returncode == 0
-
-
-@pytest.fixture(scope="module")
-def official(url: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-        yield client
 
 
 def test_httpx(url: str) -> None:
@@ -89,13 +80,13 @@ def test_httpx_streaming(url: str) -> None:
     )
 
 
-def test_the_official_client(official: openai.OpenAI) -> None:
-    reply = official.chat.completions.create(**ask(QUESTION))
+def test_the_official_client(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(**ask(QUESTION))
     assert "Paris" in reply.choices[0].message.content
 
 
-def test_the_official_client_streaming(official: openai.OpenAI) -> None:
-    chunks = list(official.chat.completions.create(**ask(QUESTION, stream=True)))
+def test_the_official_client_streaming(client: openai.OpenAI) -> None:
+    chunks = list(client.chat.completions.create(**ask(QUESTION, stream=True)))
     assert "Paris" in "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
 
 
@@ -121,7 +112,7 @@ def test_a_second_turn_finds_all_of_the_first_in_the_cache(url: str) -> None:
 
 def test_prompt_needs_no_server() -> None:
     shown = subprocess.run(
-        [sys.executable, "-m", "clients", "prompt", str(MODEL), QUESTION["content"]],
+        [sys.executable, "-m", "clients", "prompt", str(SMOLLM2), QUESTION["content"]],
         cwd=ROOT,
         capture_output=True,
         text=True,
