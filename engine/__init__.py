@@ -49,6 +49,7 @@ from engine.requests.request_options import RequestOptions
 from engine.sampling.sampling_params import SamplingParams
 from engine.templates.context import FittedChat
 from engine.templates.template_options import TemplateOptions
+from engine.text.infill import FittedInfill, OtherFile
 from engine.tool_formats.deltas import (
     ContentDelta,
     Delta,
@@ -81,6 +82,7 @@ __all__ = [
     "FinishReason",
     "Finished",
     "FittedChat",
+    "FittedInfill",
     "GGUFError",
     "Generation",
     "Grammar",
@@ -90,6 +92,7 @@ __all__ = [
     "MemoryReport",
     "ModelFile",
     "ModelInfo",
+    "OtherFile",
     "OutOfMemory",
     "Phase",
     "Progress",

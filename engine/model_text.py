@@ -7,6 +7,7 @@ Knows the model's vocabulary and template; neither its weights nor how requests 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from engine.errors import InvalidRequest
@@ -18,7 +19,7 @@ from engine.replies.chat_format import ChatFormat
 from engine.replies.reply_rules import ReplyRules
 from engine.templates.chat_template import ChatTemplate
 from engine.templates.template_options import NO_OPTIONS, TemplateOptions
-from engine.text.infill import InfillTokens
+from engine.text.infill import FittedInfill, InfillTokens, OtherFile, fit_infill
 from engine.text.special_tokens import unshield
 from engine.text.tokenizer import Tokenizer
 
@@ -49,15 +50,32 @@ class ModelText:
 
         Raises InvalidRequest when the model does not know how.
         """
-        tokens = self._infill
-        if tokens is None:
+        before, after = self._encode_part(prefix), self._encode_part(suffix)
+        return [*self.tokenizer.encode_prompt(""), *self._infill_tokens.around(before, after)]
+
+    def fit_infill(
+        self, before: str, after: str, files: Sequence[OtherFile], n_ctx: int
+    ) -> FittedInfill:
+        """The same, beside other files that the model should know of; cut to what a context of
+        n_ctx tokens holds with a reply.
+
+        Raises InvalidRequest when the model does not know how.
+        """
+        bos = self.tokenizer.encode_prompt("")
+        tokens, n_most = self._infill_tokens, n_ctx - len(bos)
+        fitted = fit_infill(tokens, self._encode_part, before, after, files, n_most)
+        return replace(fitted, prompt_ids=[*bos, *fitted.prompt_ids])
+
+    @property
+    def _infill_tokens(self) -> InfillTokens:
+        if self._infill is None:
             raise InvalidRequest(
                 "suffix: this model has no tokens for filling in the middle", param="suffix"
             )
-        encode = self.tokenizer.encode
-        bos = self.tokenizer.encode_prompt("")
-        before, after = encode(prefix, add_special=False), encode(suffix, add_special=False)
-        return [*bos, tokens.prefix, *before, tokens.suffix, *after, tokens.middle]
+        return self._infill
+
+    def _encode_part(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special=False)
 
     def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], template: TemplateOptions = NO_OPTIONS

@@ -65,7 +65,7 @@ async def answer_body(
     encoder = make_encoder(body, engine)
     if body.stream:
         every_s = services.config.server.progress_every_s
-        told = notes.headers(prepared.n_dropped, await reply.difference())
+        told = notes.headers(prepared.n_dropped, prepared.n_cut, await reply.difference())
         all_headers = {**headers, **told}
         return ReplyStream(reply, encoder, record, progress_every_s=every_s, headers=all_headers)
     try:
@@ -74,7 +74,7 @@ async def answer_body(
         reply.cancel()
     record.totals = totals = Totals.of(ends)
     whole = encoder.whole(choices, ends)
-    told = notes.headers(totals.n_dropped, totals.difference)
+    told = notes.headers(totals.n_dropped, totals.n_cut, totals.difference)
     return json_response(whole, {**headers, **told})
 
 

@@ -9,11 +9,13 @@ from fastapi import Depends, FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from server import docs, embeddings, estimate, home, llama_cpp, models, slots
+from server import docs, embeddings, estimate, home, models
 from server.access import cors, require_key
 from server.anthropic import messages
 from server.config import AppConfig
 from server.errors import ApiError
+from server.llama_cpp import completion, infill, props, slots
+from server.llama_cpp import text as llama_text
 from server.loader import EngineLoader
 from server.metrics import Metrics
 from server.middleware import RequestMiddleware, RequestRecord, error_response
@@ -28,11 +30,11 @@ from server.responses import routes
 from server.services import Services
 
 ROUTES = (
-    *(home, docs, models, estimate, slots),
+    *(home, docs, models, estimate),
     *(chat, input_tokens, text, routes, embeddings),
     messages,
     *(ollama_chat, ollama_generate, ollama_embed, ollama_models, ollama_library),
-    llama_cpp,
+    *(completion, infill, llama_text, props, slots),
 )
 
 

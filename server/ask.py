@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine import RequestOptions, SamplingParams, TemplateOptions
+from engine import OtherFile, RequestOptions, SamplingParams, TemplateOptions
 
 # What becomes of a chat that does not fit: it is refused, or loses its oldest turns.
 ContextPolicy = Literal["error", "slide"]
@@ -31,14 +31,26 @@ class ChatPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """A text to be continued, or its token ids.
+    """A text to be continued, or its token ids, or some of both.
 
     suffix: what should follow the reply; echo: the reply begins with the prompt.
     """
 
-    text: str | Sequence[int]
+    text: str | Sequence[int | str]
     suffix: str = ""
     echo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InfillPrompt:
+    """Two texts, between which the reply goes, beside other files; cut to what fits the context."""
+
+    before: str
+    after: str
+    files: Sequence[OtherFile] = ()
+
+
+Prompt = ChatPrompt | TextPrompt | InfillPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +83,11 @@ class ToolChoice:
 class Ask:
     """prompts: each is answered by itself; none: only that the model be there.
     n: choices for each prompt; best_of: how many to make, of which the n likeliest are shown.
-    constraint: on each reply's text; context_policy: None = the config's.
+    constraint: on each reply's text; context_policy: None = the config's;
+    show_prompt: it is shown too, as the model reads it.
     """
 
-    prompts: Sequence[ChatPrompt | TextPrompt]
+    prompts: Sequence[Prompt]
     params: SamplingParams
     options: RequestOptions = field(default_factory=RequestOptions)
     n: int = 1
@@ -82,3 +95,4 @@ class Ask:
     constraint: Constraint | None = None
     tool_choice: ToolChoice = ToolChoice()
     context_policy: ContextPolicy | None = None
+    show_prompt: bool = False

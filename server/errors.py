@@ -7,7 +7,7 @@ log and does not know how a reply is sent.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from engine import (
@@ -53,7 +53,9 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         headers: dict[str, str] | None = None,
+        numbers: Mapping[str, int] | None = None,
     ) -> None:
+        """numbers: of what is too large, by llama-server's names."""
         super().__init__(message)
         self.status = status
         self.message = message
@@ -61,6 +63,7 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.headers = headers or {}
+        self.numbers = numbers or {}
 
 
 ErrorShape: TypeAlias = Callable[[ApiError], WireObject]
@@ -110,6 +113,7 @@ def api_error(error: Exception, request_id: str) -> ApiError:
                 param=getattr(error, "param", None),
                 code=code,
                 headers=_retry_after(error),
+                numbers=_numbers(error),
             )
     return ApiError(
         500,
@@ -125,6 +129,12 @@ def _retry_after(error: Exception) -> dict[str, str]:
         return {"Retry-After": str(math.ceil(error.retry_after_s))}
     if isinstance(error, OutOfMemory):
         return {"Retry-After": str(RETRY_OUT_OF_MEMORY_S)}
+    return {}
+
+
+def _numbers(error: Exception) -> dict[str, int]:
+    if isinstance(error, ContextLengthExceeded):
+        return {"n_prompt_tokens": error.n_prompt, "n_ctx": error.n_ctx}
     return {}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from server.wire_object import WireObject
+from server.wire_object import Wire
 
 
 class Framing(Protocol):
@@ -19,7 +19,7 @@ class Framing(Protocol):
     def end(self) -> bytes:
         """After a reply that ended well."""
 
-    def object(self, value: WireObject) -> bytes:
+    def object(self, value: Wire) -> bytes:
         """One object of the stream."""
 
     def comment(self, text: str) -> bytes:
@@ -37,7 +37,7 @@ class ServerSentEvents:
     end: bytes = b""
     media_type: str = "text/event-stream"
 
-    def object(self, value: WireObject) -> bytes:
+    def object(self, value: Wire) -> bytes:
         name = f"event: {value.type}\n" if self.named else ""  # type: ignore[attr-defined]
         return f"{name}data: {value.wire()}\n\n".encode()
 
@@ -52,7 +52,7 @@ class JsonLines:
     end: bytes = b""
     media_type: str = "application/x-ndjson"
 
-    def object(self, value: WireObject) -> bytes:
+    def object(self, value: Wire) -> bytes:
         return f"{value.wire()}\n".encode()
 
     def comment(self, text: str) -> bytes:

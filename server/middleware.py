@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from server.body import LastResponse
 from server.errors import ApiError, ErrorShape, api_error, is_unexpected, openai_error
 from server.metrics import Metrics
+from server.notes import dropped_words
 from server.reply_events import Totals
 
 log = logging.getLogger("rushlight.server")
@@ -162,8 +163,8 @@ def _log_line(scope: Scope, record: RequestRecord, took_s: float) -> None:
         words.append(f"cached={totals.n_cached}")
         words.append(f"tokens={totals.n_decoded}")
     words.append(f"{took_s:.2f}s")
-    if totals and totals.n_dropped:
-        words.append(f"dropped: {totals.n_dropped} messages")
+    if totals and (dropped := dropped_words(totals.n_dropped, totals.n_cut)):
+        words.append(f"dropped: {dropped}")
     if totals and totals.difference:
         words.append(f"cache: {totals.difference!s:.300}")
     if record.ignored:

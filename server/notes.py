@@ -1,4 +1,4 @@
-"""What is worth knowing of a reply beside its text: the messages that were dropped, and where the
+"""What is worth knowing of a reply beside its text: what its prompt had no place for, and where the
 cache could not go on. Headers, the log line and each family's final object say the same.
 """
 
@@ -27,6 +27,7 @@ class Notes(WireObject):
     """Only with the keys that have something to say."""
 
     dropped_messages: int | None = None
+    cut_tokens: int | None = None
     cache_difference: CacheDifference | None = None
 
 
@@ -37,6 +38,8 @@ def summary(totals: Totals) -> dict[str, Any]:
     said: dict[str, Any] = {}
     if totals.n_dropped:
         said["dropped_messages"] = totals.n_dropped
+    if totals.n_cut:
+        said["cut_tokens"] = totals.n_cut
     if found := totals.difference:
         said["cache_difference"] = CacheDifference(
             token=found.at, cached=found.cached[:_MAX_SHOWN], prompt=found.prompt[:_MAX_SHOWN]
@@ -44,11 +47,17 @@ def summary(totals: Totals) -> dict[str, Any]:
     return {"timings": WireTimings.of(totals), **({"rushlight": Notes(**said)} if said else {})}
 
 
-def headers(n_dropped: int, difference: Difference | None) -> dict[str, str]:
+def dropped_words(n_dropped: int, n_cut: int) -> str:
+    """What had no place, for people; no request has both."""
+    n, what = (n_dropped, "message") if n_dropped else (n_cut, "token")
+    return f"{n} {what}{'s' * (n > 1)}" if n else ""
+
+
+def headers(n_dropped: int, n_cut: int, difference: Difference | None) -> dict[str, str]:
     """ASCII whatever the texts hold: they are percent-encoded."""
     told = {}
-    if n_dropped:
-        told["X-Rushlight-Dropped"] = f"{n_dropped} message{'s' * (n_dropped > 1)}"
+    if dropped := dropped_words(n_dropped, n_cut):
+        told["X-Rushlight-Dropped"] = dropped
     if difference:
         cached, prompt = (
             quote(text[:_MAX_SHOWN], safe="") for text in (difference.cached, difference.prompt)

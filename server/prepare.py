@@ -21,7 +21,7 @@ from engine import (
     SamplingParams,
     TemplateOptions,
 )
-from server.ask import Ask, ChatPrompt, TextPrompt
+from server.ask import Ask, ChatPrompt, InfillPrompt, Prompt, TextPrompt
 from server.errors import ApiError
 from server.next_turn import OpenChat
 
@@ -64,7 +64,8 @@ class Echo:
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
     """ids: of the prompt; parser: makes a fresh one for each choice; echo: what stands before each
-    reply; chat: what may go on; n_dropped: messages that had no place.
+    reply; chat: what may go on; n_dropped, n_cut: messages, or tokens, that had no place;
+    shown: the prompt as the model reads it, where it is to be shown.
     """
 
     ids: list[int]
@@ -73,6 +74,8 @@ class PreparedPrompt:
     echo: Echo | None = None
     chat: OpenChat | None = None
     n_dropped: int = 0
+    n_cut: int = 0
+    shown: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,11 @@ class Prepared:
         """Messages that had no place, of all prompts."""
         return sum(prompt.n_dropped for prompt in self.prompts)
 
+    @property
+    def n_cut(self) -> int:
+        """Tokens that had no place, of all prompts."""
+        return sum(prompt.n_cut for prompt in self.prompts)
+
 
 def most_at_once(engine: Engine) -> int:
     """Generations of one request: more could not all be submitted, as all go through the queue."""
@@ -110,6 +118,8 @@ def prepare(engine: Engine, ask: Ask) -> Prepared:
             param="best_of" if ask.best_of else "n",
         )
     prompts = [_prepare_prompt(engine, ask, prompt) for prompt in ask.prompts]
+    if ask.show_prompt:
+        prompts = [dataclasses.replace(p, shown=engine.detokenize(p.ids)) for p in prompts]
     return Prepared(prompts, ask.params, ask.n, n_made, ask.tool_choice.parallel)
 
 
@@ -132,20 +142,27 @@ def _template(engine: Engine, prompt: ChatPrompt) -> TemplateOptions:
     return dataclasses.replace(prompt.template, template_kwargs={**switch, **asked})
 
 
-def _prepare_prompt(engine: Engine, ask: Ask, prompt: ChatPrompt | TextPrompt) -> PreparedPrompt:
-    if isinstance(prompt, TextPrompt):
-        if ask.context_policy == "slide":
-            raise InvalidRequest(
-                "context_policy: a text has no turns that could be dropped; a chat has",
-                "context_policy",
-            )
-        ids = _text_ids(engine, prompt)
-        options = _constrained(engine, ask, None, ())
-        if not prompt.echo:
-            return PreparedPrompt(ids, options, PlainParser)
-        if ask.params.n_probs is not None:
-            options = dataclasses.replace(options, prompt_logprobs=True)
-        return PreparedPrompt(ids, options, PlainParser, _echo(engine, prompt, ids))
+def _prepare_prompt(engine: Engine, ask: Ask, prompt: Prompt) -> PreparedPrompt:
+    if isinstance(prompt, ChatPrompt):
+        return _prepare_chat(engine, ask, prompt)
+    if ask.context_policy == "slide":
+        raise InvalidRequest(
+            "context_policy: a text has no turns that could be dropped; a chat has",
+            "context_policy",
+        )
+    options = _constrained(engine, ask, None, ())
+    if isinstance(prompt, InfillPrompt):
+        fitted = engine.fit_infill(prompt.before, prompt.after, prompt.files, engine.model.n_ctx)
+        return PreparedPrompt(fitted.prompt_ids, options, PlainParser, n_cut=fitted.n_cut)
+    ids = _text_ids(engine, prompt)
+    if not prompt.echo:
+        return PreparedPrompt(ids, options, PlainParser)
+    if ask.params.n_probs is not None:
+        options = dataclasses.replace(options, prompt_logprobs=True)
+    return PreparedPrompt(ids, options, PlainParser, _echo(engine, prompt, ids))
+
+
+def _prepare_chat(engine: Engine, ask: Ask, prompt: ChatPrompt) -> PreparedPrompt:
     chat = _fit(engine, ask, prompt)
     tail = engine.chat_format.prompt_tail(chat.prompt_ids)
     options = _constrained(engine, ask, chat.prompt_ids, prompt.template.tools)
@@ -194,10 +211,23 @@ def _text_ids(engine: Engine, prompt: TextPrompt) -> list[int]:
     if not prompt.suffix:
         if isinstance(prompt.text, str):
             return engine.encode_prompt(prompt.text)
-        return _checked(engine, prompt.text)
+        return _checked(engine, _joined_ids(engine, prompt.text))
     if not isinstance(prompt.text, str):
         raise InvalidRequest("suffix needs a prompt that is text", "suffix")
     return engine.encode_infill(prompt.text, prompt.suffix)
+
+
+def _joined_ids(engine: Engine, parts: Sequence[int | str]) -> list[int]:
+    """Ids, and the ids of texts among them; a text that comes first may begin with BOS."""
+    ids: list[int] = []
+    for i, part in enumerate(parts):
+        if isinstance(part, int):
+            ids.append(part)
+        elif i == 0:
+            ids += engine.encode_prompt(part)
+        else:
+            ids += engine.tokenize(part, add_special=False, parse_special=True)
+    return ids
 
 
 def _checked(engine: Engine, ids: Sequence[int]) -> list[int]:

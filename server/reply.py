@@ -228,6 +228,8 @@ class _Taker:
             self._n_reasoning,
             self._is_repeat,
             self._prompt.n_dropped,
+            self._prompt.n_cut,
+            self._prompt.shown,
         )
 
     def _echo_tokens(self) -> tuple[Token, ...]:

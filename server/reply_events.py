@@ -39,7 +39,8 @@ class Ended:
 
     finished: the engine's last event. n_reasoning: tokens that were thinking.
     is_repeat: its prompt is another choice's too, which counts it.
-    n_dropped: messages that its prompt is without.
+    n_dropped: messages that its prompt is without; n_cut: tokens, so; prompt: as the model read it,
+    where that is to be shown.
     """
 
     index: int
@@ -48,6 +49,8 @@ class Ended:
     n_reasoning: int = 0
     is_repeat: bool = False
     n_dropped: int = 0
+    n_cut: int = 0
+    prompt: str = ""
 
 
 @dataclass(slots=True)
@@ -104,6 +107,7 @@ class Totals:
     n_decoded: int
     n_reasoning: int  # of them
     n_dropped: int  # messages of all prompts that had no place
+    n_cut: int  # tokens, so
     difference: Difference | None  # the first one, if there is any
     prefill_s: float
     decode_s: float
@@ -122,6 +126,7 @@ class Totals:
             n_decoded=sum(f.n_decoded for f in finished),
             n_reasoning=sum(end.n_reasoning for end in all_ends),
             n_dropped=sum(end.n_dropped for end in all_ends if not end.is_repeat),
+            n_cut=sum(end.n_cut for end in all_ends if not end.is_repeat),
             difference=next((f.difference for f in finished if f.difference), None),
             prefill_s=sum(f.timings.prefill_s for f in finished),
             decode_s=sum(f.timings.decode_s for f in finished),

@@ -49,6 +49,31 @@ def _token_biases(value: Any) -> Any:
     return {int(key): bias for key, bias in value.items()}
 
 
+# llama.cpp's letters for its samplers, and their names.
+_SAMPLERS = {
+    "e": "penalties",
+    "d": "dry",
+    "s": "top_n_sigma",
+    "k": "top_k",
+    "y": "typ_p",
+    "p": "top_p",
+    "m": "min_p",
+    "x": "xtc",
+    "t": "temperature",
+    "i": "infill",
+}
+
+
+def _samplers(value: Any) -> Any:
+    """A list of names, or a text of letters."""
+    if not isinstance(value, str):
+        return value
+    if wrong := [letter for letter in value if letter not in _SAMPLERS]:
+        raise ValueError(f"has the letter '{wrong[0]}', which stands for no sampler")
+    return [_SAMPLERS[letter] for letter in value]
+
+
+Samplers = Annotated[list[str], BeforeValidator(_samplers, json_schema_input_type=str | list[str])]
 StopStrings = Annotated[
     list[str], BeforeValidator(_stop_strings, json_schema_input_type=str | list[str])
 ]
@@ -90,6 +115,7 @@ class SamplingFields(RequestObject):
     mirostat: Int32 | None = None
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
+    samplers: Samplers | None = None  # those in force, in order
     logit_bias: TokenBiases | None = None
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)  # -1 = a new one each time
     stop: StopStrings | None = None
@@ -121,4 +147,5 @@ _READ: dict[str, Any] = {
     "stop": tuple,
     "stop_token_ids": frozenset,
     "dry_sequence_breakers": tuple,
+    "samplers": tuple,
 }

@@ -20,7 +20,7 @@ from server.middleware import RequestRecord
 from server.progress import Watch
 from server.reply import Reply, while_connected
 from server.reply_events import Ended, Piece, Totals
-from server.wire_object import WireObject
+from server.wire_object import Wire
 
 log = logging.getLogger("rushlight.server")
 
@@ -98,7 +98,7 @@ class ReplyStream(StreamingResponse):
             yield some
         self._record.totals = Totals.of(ends)
 
-    def _objects(self, event: Piece | Ended | None, ends: list[Ended]) -> Iterable[WireObject]:
+    def _objects(self, event: Piece | Ended | None, ends: list[Ended]) -> Iterable[Wire]:
         match event:
             case Piece():
                 return self._encoder.piece(event)
@@ -113,5 +113,5 @@ class ReplyStream(StreamingResponse):
         comment = self._framing.comment(status.words())
         return [*([comment] if comment else []), *self._encoded(self._encoder.waiting(status))]
 
-    def _encoded(self, objects: Iterable[WireObject]) -> Iterable[bytes]:
+    def _encoded(self, objects: Iterable[Wire]) -> Iterable[bytes]:
         return map(self._framing.object, objects)

@@ -7,9 +7,17 @@ apart.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
+
+
+class Wire(Protocol):
+    """Whatever can be sent."""
+
+    def wire(self) -> str:
+        """Its JSON."""
 
 
 class WireObject(BaseModel):
@@ -21,7 +29,7 @@ class WireObject(BaseModel):
 
 
 def json_response(
-    value: WireObject, headers: Mapping[str, str] | None = None, status: int = 200
+    value: Wire, headers: Mapping[str, str] | None = None, status: int = 200
 ) -> Response:
     """A reply that is one object."""
     return Response(value.wire(), status, headers, "application/json")

@@ -31,10 +31,12 @@ from engine import (
     Finished,
     FinishReason,
     FittedChat,
+    FittedInfill,
     Generation,
     InvalidRequest,
     MemoryReport,
     ModelInfo,
+    OtherFile,
     Phase,
     Progress,
     QueueFull,
@@ -189,12 +191,19 @@ class FakeEngine:
     def encode_prompt(self, text: str) -> list[int]:
         return [BOS, *text.encode()]
 
-    @property
-    def can_infill(self) -> bool:
-        return True
+    can_infill = True
 
     def encode_infill(self, prefix: str, suffix: str) -> list[int]:
         return self.encode_prompt(f"<PRE>{prefix}<SUF>{suffix}<MID>")
+
+    def fit_infill(
+        self, before: str, after: str, files: Sequence[OtherFile], n_ctx: int
+    ) -> FittedInfill:
+        """Half of the context is for what stands before."""
+        fits = before[-n_ctx // 2 :]
+        text = "".join(f"<FILE>{file.name}:{file.text}" for file in files)
+        ids = self.encode_prompt(f"{text}<PRE>{fits}<SUF>{after}<MID>")
+        return FittedInfill(ids, len(before) - len(fits))
 
     def render_chat(
         self, messages: list[dict[str, Any]], template: TemplateOptions = NO_OPTIONS

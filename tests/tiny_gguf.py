@@ -28,6 +28,7 @@ MERGES = (
     "t h", "h e", "i n", "e r", "a n", "r e", "o n", "Ġ t", "Ġt he", "Ġ a",
     "an d", "Ġa nd", "in g", "Ġ w", "l l", "Ġ Ġ", "ĠĠ ĠĠ", "Ċ Ċ",
 )  # fmt: skip
+INFILL_ROLES = ("fim_pre", "fim_suf", "fim_mid", "fim_rep", "fim_sep")
 MIN_VOCAB = FIRST_BYTE + 256 + len(MERGES)
 
 CHATML_TEMPLATE = (
@@ -82,6 +83,7 @@ class TinyModel:
     alignment: int | None = None  # None: key absent, 32
     tokenizer_pre: str = "default"
     add_bos: bool = False
+    infill: bool = False  # the last merges' tokens are those for filling in the middle
     chat_template: str | None = CHATML_TEMPLATE
     seed: int = 0
     file_type: int | None = None  # None: key absent
@@ -248,6 +250,8 @@ def _add_tokenizer(writer: GGUFWriter, model: TinyModel) -> None:
     writer.add_bos_token_id(ENDOFTEXT)
     writer.add_eos_token_id(IM_END)
     writer.add_add_bos_token(model.add_bos)
+    for i, role in enumerate(INFILL_ROLES if model.infill else (), 1):
+        writer.add_uint32(f"tokenizer.ggml.{role}_token_id", MIN_VOCAB - i)
     if model.chat_template is not None:
         writer.add_chat_template(model.chat_template)
 

@@ -39,7 +39,8 @@ class Token:
     """One token was decoded. `text` is what may be shown now: '' while text is held back.
 
     logprob: natural logarithm of the token's probability in the model's own distribution, before
-             bias, penalties, cuts and temperature; may be -inf. None unless `n_probs` asks for it.
+             bias, penalties, cuts and temperature; with `post_sampling_probs` in the one it was
+             drawn from. May be -inf. None unless `n_probs` asks for it.
     top:     the `n_probs` most likely tokens, as (id, logprob), best first.
     """
 

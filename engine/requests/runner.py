@@ -41,13 +41,12 @@ class Runner:
 
     def open(self, sequence: Sequence) -> None:
         """Give a request its chat: with all of its beginning that is in memory."""
-        parting = None if sequence.n_decoded else self._cache.parting(sequence.ids)
-        if parting:
+        is_new = not sequence.n_decoded  # and not a reply that goes on after a pause
+        if is_new and (parting := self._cache.parting(sequence.cacheable_ids)):
             decode = self._tokenizer.decode
             sequence.generation.difference = Difference(
                 parting.at, decode(parting.cached_ids), decode(parting.prompt_ids)
             )
-        is_new = not sequence.n_decoded  # and not a reply that goes on after a pause
         sequence.run_on(self._cache.open(sequence.cacheable_ids, is_request=is_new))
 
     def run(self, step: Step) -> None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from engine.cache.chat import Chat
 from engine.errors import EngineError, Replaced, TimedOut
+from engine.replies.line_limits import LineLimits
 from engine.replies.stop import StopChecker
 from engine.requests.generation import (
     Event,
@@ -80,6 +81,7 @@ class Sequence:
             tokenizer, self.prompt_ids[-1], generation.options.visible_ids
         )
         self._stop = StopChecker(params.stop)
+        self._lines = LineLimits(generation.options.n_indent, generation.options.max_write_s)
         self._since = time.monotonic()  # when the phase began
         self._spent: dict[Phase, float] = {}
         self._timers: list[threading.Timer] = []
@@ -112,8 +114,14 @@ class Sequence:
 
     @property
     def cacheable_ids(self) -> list[int]:
-        """The tokens that may come from the cache; those to be scored must be read."""
-        return self.ids if self.is_scored else self.ids[: self._n_scored + 1]
+        """The tokens that may come from the cache. Those to be scored must be read, and without a
+        cache all that were not read before a pause.
+        """
+        if not self.is_scored:
+            return self.ids[: self._n_scored + 1]
+        if not self.options.use_cache and not self.n_decoded:
+            return self.ids[: self.n_prefilled + 1]
+        return self.ids
 
     def score(self, first: int, logits: npt.NDArray[np.float32]) -> None:
         """Report how likely the prompt's tokens are.
@@ -218,8 +226,11 @@ class Sequence:
             self.finish(FinishReason.STOP)
             return
         text, stopped = self._stop.push(self._decoder.push(choice.token_id))
+        text = self._lines.push(text)
         self._report(Token(choice.token_id, text, choice.logprob, choice.top))
-        if stopped:
+        if self._lines.is_over:
+            self._end(FinishReason.LENGTH, "")
+        elif stopped:
             self._end(FinishReason.STOP, "")
         elif choice.is_last:
             self.finish(FinishReason.STOP)
@@ -240,7 +251,7 @@ class Sequence:
 
     def finish(self, reason: FinishReason) -> None:
         """End the reply: text that was held back is text after all."""
-        text = self._stop.flush()
+        text = self._lines.push(self._stop.flush())
         self._end(FinishReason.STOP if self._stop.stopped else reason, text)
 
     def fail(self, error: EngineError) -> None:

@@ -5,6 +5,7 @@ Does not know text: what a token looks like and whether a stop string ends the r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -44,7 +45,7 @@ class Chooser:
         tokenizer: Tokenizer,
         grammar: Grammar | None = None,
     ) -> None:
-        self._n_probs = params.n_probs
+        self._n_probs, self._probs_of_drawing = params.n_probs, params.post_sampling_probs
         self._grammar = grammar.start() if grammar else None
         self._end_ids = params.stop_token_ids | tokenizer.eog_ids
         if params.ignore_eos and not grammar:  # a grammar's end is an end all the same
@@ -62,14 +63,18 @@ class Chooser:
 
         Raises EngineError when no token is possible.
         """
-        log_probs = None if self._n_probs is None else LogProbs.of(logits)
+        n_probs = self._n_probs
+        log_probs = None if n_probs is None or self._probs_of_drawing else LogProbs.of(logits)
         allowed = self._grammar.allowed() if self._grammar else None
         token_id = self._sampler.sample(logits, allowed)
         self._sampler.accept(token_id)
         choice = self._take(token_id)
-        if log_probs is None:
+        if n_probs is None:
             return choice
-        top = log_probs.top(self._n_probs or 0)
+        log_probs = log_probs or LogProbs.of(self._sampler.drawn_from())
+        top = log_probs.top(n_probs)
+        if self._probs_of_drawing:
+            top = tuple((other, logprob) for other, logprob in top if logprob > -math.inf)
         return replace(choice, logprob=log_probs[token_id], top=top)
 
     def forced(self) -> Iterator[Choice]:

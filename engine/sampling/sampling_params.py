@@ -6,13 +6,29 @@ Apart from the sampler, whose compiled loops bring Numba: a server checks reques
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from engine.errors import InvalidRequest
 
 MAX_BIAS: Final = 100.0  # in logit_bias: 100 means only this token, -100 never this one
 MAX_PROBS: Final = 1000  # more alternatives than that for every token are not worth their bytes
+
+# What changes or cuts the choice, by llama.cpp's names and in its order; how each is turned off.
+_OFF: Final[dict[str, dict[str, float]]] = {
+    "penalties": {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
+    "dry": {"dry_multiplier": 0.0},
+    "top_n_sigma": {"top_n_sigma": -1.0},
+    "top_k": {"top_k": 0},
+    "typ_p": {"typical_p": 1.0},
+    "top_p": {"top_p": 1.0},
+    "min_p": {"min_p": 0.0},
+    "xtc": {"xtc_probability": 0.0},
+    "temperature": {"temperature": 1.0, "dynatemp_range": 0.0},
+}
+SAMPLERS: Final = tuple(_OFF)
+INFILL: Final = "infill"  # one more, which only those who ask for it have
+_FIRST: Final = ("penalties", "dry")  # these see every token; what follows sees what is left
 
 _RANGES: Final = {
     "min_tokens": (0, math.inf),
@@ -55,6 +71,7 @@ class SamplingParams:
     ignore_eos: bool = False  # end-of-generation tokens are never chosen
     seed: int | None = None  # None = different each time
     n_probs: int | None = None  # log-probabilities: of the chosen token and of the n best; None: no
+    post_sampling_probs: bool = False  # those in what the token was drawn from, not the model's own
     logit_bias: dict[int, float] = field(default_factory=dict)  # -100 = never, 100 = only this one
 
     repeat_penalty: float = 1.0  # 1 = off
@@ -85,6 +102,8 @@ class SamplingParams:
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1  # how fast it corrects its aim
 
+    samplers: tuple[str, ...] = SAMPLERS  # those in force, in order; none counts with mirostat
+
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
             _check("max_tokens", self.max_tokens, 0, math.inf)
@@ -99,9 +118,31 @@ class SamplingParams:
                 "dry_sequence_breakers: an empty string breaks nothing; leave it out",
                 param="dry_sequence_breakers",
             )
+        _check_samplers(self.samplers)
         for token_id, bias in self.logit_bias.items():
             _check("logit_bias", token_id, 0, math.inf, "token id")
             _check("logit_bias", bias, -MAX_BIAS, MAX_BIAS, f"bias of token {token_id}")
+
+    def in_force(self) -> SamplingParams:
+        """These, with the samplers turned off that are not to be used."""
+        if self.mirostat or self.samplers == SAMPLERS:
+            return self
+        off = {k: v for name in _OFF if name not in self.samplers for k, v in _OFF[name].items()}
+        return replace(self, **off)  # type: ignore[arg-type]
+
+
+def _check_samplers(names: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in (*SAMPLERS, INFILL):
+            known = ", ".join((*SAMPLERS, INFILL))
+            raise InvalidRequest(f"samplers: there is no '{name:.40}'; known: {known}", "samplers")
+    if len(set(names)) < len(names):
+        raise InvalidRequest("samplers: one stands there twice", "samplers")
+    first = [name for name in _FIRST if name in names]
+    if list(names[: len(first)]) != first:
+        raise InvalidRequest(
+            f"samplers: {' and '.join(first)} can only stand at the beginning", "samplers"
+        )
 
 
 def _check(param: str, value: float, low: float, high: float, what: str = "") -> None:

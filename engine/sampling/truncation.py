@@ -63,6 +63,21 @@ class Candidates:
         if self._weights is not None:
             put_outside(self._weights, mask, 0)
 
+    def take_only(self, token_id: int) -> None:
+        """Keep this one, which may have been cut already."""
+        self.ids, self.logits = np.array([token_id], np.int64), np.zeros(1, np.float32)
+        self._weights = None
+
+    def temper(self, temperature: float) -> None:
+        """Spread the probabilities, or concentrate them where it is below 1."""
+        if temperature == 1:
+            return
+        # Logits that differ do so by 1e-6 and more: colder than that changes nothing.
+        cold = np.float32(max(temperature, 1e-6))
+        with np.errstate(over="ignore"):
+            self.logits = (self.logits - self.logits.max()) / cold
+        self._weights = None
+
     def entropy(self) -> tuple[float, float]:
         """The entropy in nats, and the logit of a token that would be exactly as surprising."""
         weights, best = self.weights, float(self.logits.max())

@@ -32,6 +32,7 @@ class CompletionFields(SamplingFields, RequestBody):
     priority: Int32 | None = None  # a higher one runs first, where the policy is "priority"
     max_time_ms: float | None = None  # for queue, prefill and decode together
     n_probs: Int32 | None = Field(None, ge=0)  # llama.cpp's way to ask for logprobs; 0 = none
+    cache_prompt: bool | None = None  # false = the whole prompt is read anew, as to measure that
 
     @property
     def wanted_probs(self) -> int | None:
@@ -50,7 +51,11 @@ class CompletionFields(SamplingFields, RequestBody):
                 "max_time_ms",
             )
         max_time_s = None if self.max_time_ms is None else self.max_time_ms / 1e3
-        return RequestOptions(priority=self.priority or 0, max_time_s=max_time_s)
+        return RequestOptions(
+            use_cache=self.cache_prompt is not False,
+            priority=self.priority or 0,
+            max_time_s=max_time_s,
+        )
 
     @property
     def include_usage(self) -> bool:

@@ -36,9 +36,9 @@ class ChatLogprobs(WireObject):
         """tokens: which have a logprob."""
         content = [
             TokenLogprob(
-                **_named(token.token_id, token.logprob, token_bytes),
+                **named(token.token_id, token.logprob, token_bytes),
                 top_logprobs=[
-                    TopLogprob(**_named(token_id, logprob, token_bytes))
+                    TopLogprob(**named(token_id, logprob, token_bytes))
                     for token_id, logprob in token.top
                 ],
             )
@@ -84,7 +84,8 @@ class TextLogprobsWriter:
         return columns
 
 
-def _named(token_id: int, logprob: float | None, token_bytes: TokenBytes) -> dict[str, Any]:
+def named(token_id: int, logprob: float | None, token_bytes: TokenBytes) -> dict[str, Any]:
+    """The fields of a TopLogprob."""
     data = token_bytes(token_id)
     return {
         "token": data.decode("utf-8", "replace"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import json
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gguf import GGMLQuantizationType as T
@@ -19,10 +21,13 @@ from engine import (
     Engine,
     EngineConfig,
     EngineError,
+    Finished,
     FinishReason,
     GGUFError,
     InvalidRequest,
     LoadProgress,
+    ReplyRules,
+    RequestOptions,
     SamplingParams,
     Token,
 )
@@ -55,6 +60,42 @@ def test_a_stop_string_is_cut_off(engine: Engine) -> None:
     text, finished = run(engine, PROMPT, always(A, max_tokens=50, stop=("aaa",)))
     assert (text, finished.finish_reason) == ("", FinishReason.STOP)
     assert finished.n_decoded == 3
+
+
+def test_without_the_cache_the_whole_prompt_is_read(engine: Engine) -> None:
+    def ends(options: RequestOptions) -> tuple[list[int], Finished]:
+        *tokens, last = engine.generate(PROMPT * 5, always(A, max_tokens=3), options)
+        assert isinstance(last, Finished)
+        return [token.token_id for token in tokens if isinstance(token, Token)], last
+
+    tokens, _ = ends(RequestOptions())
+    again, last = ends(RequestOptions(use_cache=False))
+    assert (again, last.n_cached, last.difference) == (tokens, 0, None)
+    assert ends(RequestOptions())[1].n_cached == len(PROMPT * 5) - 1
+
+
+def write(engine: Engine, text: str, **limits: Any) -> tuple[str, Finished]:
+    """A reply that can only be `text`."""
+    rules = ReplyRules(kind="lark", source=f"start: {json.dumps(text)}", param="grammar")
+    options = RequestOptions(grammar=engine.constrain(rules, None), **limits)
+    events = list(engine.generate(PROMPT, SamplingParams(), options))
+    assert isinstance(events[-1], Finished)
+    return "".join(event.text for event in events), events[-1]
+
+
+def test_a_line_with_less_indentation_ends_the_reply(engine: Engine) -> None:
+    code = "first\n  second\n\n   third\n fourth\nfifth"
+    text, finished = write(engine, code, n_indent=2)
+    assert text == code[: code.index("fourth")]
+    assert finished.finish_reason is FinishReason.LENGTH
+    assert finished.n_decoded < write(engine, code)[1].n_decoded
+    assert write(engine, code)[0] == code
+
+
+def test_a_reply_ends_with_the_line_in_which_its_time_is_up(engine: Engine) -> None:
+    text, finished = write(engine, "first\nsecond\nthird", max_write_s=1e-9)
+    assert text == "first\n" and finished.finish_reason is FinishReason.LENGTH
+    assert write(engine, "no line break at all", max_write_s=1e-9)[0] == "no line break at all"
 
 
 def test_text_held_back_for_a_stop_string_comes_at_the_end(engine: Engine) -> None:

@@ -46,7 +46,7 @@ def test_sections_cover_the_engines_own_classes() -> None:
     assert sorted(named) == sorted(f.name for f in dataclasses.fields(EngineConfig))
     assert made.to_engine_config() == EngineConfig("m.gguf")
     per_request = {"seed", "stop", "stop_token_ids", "logit_bias", "ignore_eos", "min_tokens"}
-    per_request |= {"n_probs"}
+    per_request |= {"n_probs", "post_sampling_probs", "samplers"}
     names = {f.name for f in dataclasses.fields(SamplingParams)}
     assert set(SamplingSection.model_fields) == names - per_request
     assert SamplingSection().to_sampling_params() == SamplingParams()

@@ -94,7 +94,7 @@ def test_routes(http: httpx.Client, method: str, path: str, status: int, code: s
     ("path", "meant"),
     [
         ("/chat/completions", CHAT),
-        ("/completions", "/v1/completions"),
+        ("/embeddings", "/v1/embeddings"),
         ("/v1/v1/chat/completions", CHAT),
         ("/v1/nothing", None),
     ],

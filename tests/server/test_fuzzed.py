@@ -22,7 +22,7 @@ CHECKS = (
 
 @pytest.mark.slow
 def test_no_request_meets_what_is_not_described(tmp_path: Path) -> None:
-    model = write_tiny_gguf(tmp_path / "tiny.gguf")
+    model = write_tiny_gguf(tmp_path / "tiny.gguf", infill=True)
     saved = str(tmp_path / "saved")
     config = EngineConfig(model, disk_bytes=0, n_ctx=256, saved_folder=saved)
     running, stop = start(

@@ -54,7 +54,7 @@ Own = tuple[httpx.Client, FakeEngine, Running]
 
 
 def test_headers_are_ascii_and_bounded() -> None:
-    told = notes.headers(1, Difference(7, "é\r\n: 'x;", "\U0001f600" * 1000))
+    told = notes.headers(1, 0, Difference(7, "é\r\n: 'x;", "\U0001f600" * 1000))
     assert told["X-Rushlight-Dropped"] == "1 message"
     at, cached, prompt = told["X-Rushlight-Cache"].split("; ")
     assert at == "differs at token 7"
@@ -62,7 +62,8 @@ def test_headers_are_ascii_and_bounded() -> None:
     assert set(unquote(prompt.removeprefix("prompt="))) == {"\U0001f600"}
     header = told["X-Rushlight-Cache"]
     assert header.isascii() and header.isprintable() and len(header) < 4096
-    assert notes.headers(0, None) == {}
+    assert notes.headers(0, 0, None) == {}
+    assert notes.headers(0, 7, None) == {"X-Rushlight-Dropped": "7 tokens"}
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -132,9 +132,7 @@ ACTIVE: list[dict[str, Any]] = [
     {"function_call": {"name": "f"}},
     {"audio": {"voice": "alloy", "format": "wav"}},
     {"modalities": ["text", "audio"]},
-    {"cache_prompt": False},
     {"cache_salt": "x"},
-    {"samplers": ["top_k"]},
     {"reasoning_format": "none"},
     {"web_search_options": {}},
 ]

@@ -242,6 +242,44 @@ def test_cuts_come_in_order() -> None:
     assert set(draws(logits, top_p=0.5, temperature=5)) == {0, 1}
 
 
+def test_samplers_are_used_as_they_are_listed() -> None:
+    logits = np.log([0.4, 0.3, 0.2, 0.1])
+    strict: dict[str, Any] = {"top_k": 2, "top_p": 0.0, "min_p": 1.0, "temperature": 0.0}
+    assert set(draws(logits, **strict)) == {0}
+    assert set(draws(logits, **strict, samplers=("top_k",))) == {0, 1}
+    assert set(draws(logits, **strict, samplers=())) == {0, 1, 2, 3}
+    assert set(draws(logits, repeat_penalty=1e6, samplers=("top_k",), top_k=1)) == {0}
+    # top_p sees what temperature has made of the probabilities, if that comes first.
+    flat: dict[str, Any] = {"temperature": 1000.0, "top_p": 0.7}
+    assert set(draws(logits, **flat, samplers=("top_p", "temperature"))) == {0, 1}
+    assert set(draws(logits, **flat, samplers=("temperature", "top_p"))) == {0, 1, 2}
+    cold: dict[str, Any] = {"temperature": 0.0, "dynatemp_range": 5.0}
+    assert len(draws(logits, **cold, samplers=("dry",))) == 4
+
+
+def test_penalties_count_where_they_are_listed() -> None:
+    changes: dict[str, Any] = {"repeat_penalty": 100.0, "temperature": 0}
+    with_them = Sampler(params(**changes, samplers=("penalties", "temperature")), 2, [0], [])
+    without = Sampler(params(**changes, samplers=("temperature",)), 2, [0], [])
+    assert with_them.sample(np.array([2, 1], np.float32)) == 1
+    assert without.sample(np.array([2, 1], np.float32)) == 0
+
+
+def test_what_a_token_was_drawn_from() -> None:
+    probs = [0.4, 0.3, 0.2, 0.1]
+    chosen = sampler(4, top_k=3, temperature=0.5)
+    chosen.sample(np.log(probs).astype(np.float32))
+    left = np.exp(chosen.drawn_from())
+    squares = np.array([16, 9, 4, 0])  # of what top_k has left
+    np.testing.assert_allclose(left / left.sum(), squares / squares.sum(), rtol=1e-5)
+    uncut = sampler(4)
+    uncut.sample(np.log(probs).astype(np.float32))
+    np.testing.assert_allclose(np.exp(uncut.drawn_from()), probs, rtol=1e-5)
+    greedy = sampler(4, temperature=0)
+    greedy.sample(np.log(probs).astype(np.float32))
+    assert greedy.drawn_from().tolist() == [0, -np.inf, -np.inf, -np.inf]
+
+
 def test_dynamic_temperature() -> None:
     """By the entropy, as a share of what it would be were all equal; see the definition below."""
     logits = np.log(np.array([0.6, 0.2, 0.15, 0.05], np.float32))

@@ -23,7 +23,9 @@ from engine.sampling.sampling_params import SamplingParams
         ("mirostat_tau", -1), ("mirostat_eta", math.inf), ("dry_multiplier", -1), ("dry_base", -1),
         ("dry_allowed_length", -1), ("dry_penalty_last_n", -2), ("dry_sequence_breakers", ("",)),
         ("dynatemp_range", -1), ("dynatemp_exponent", math.nan), ("min_keep", -1),
-        ("min_tokens", -1), ("stop_token_ids", frozenset({-1})),
+        ("min_tokens", -1), ("stop_token_ids", frozenset({-1})), ("samplers", ("top_x",)),
+        ("samplers", ("top_k", "top_k")), ("samplers", ("top_k", "dry")),
+        ("samplers", ("dry", "penalties")),
     ],
 )  # fmt: skip
 def test_values_outside_their_range_are_refused_by_name(param: str, value: Any) -> None:

@@ -1,9 +1,9 @@
-"""llama-server's helpers: POST /tokenize, /detokenize, /apply-template, GET /props."""
+"""Text and tokens: POST /tokenize, /detokenize, /apply-template."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from fastapi import APIRouter, Request, Response
 
@@ -58,28 +58,6 @@ class AppliedTemplate(WireObject):
     prompt: str
 
 
-class DefaultSettings(WireObject):
-    params: dict[str, Any]
-    n_ctx: int
-
-
-class Props(WireObject):
-    default_generation_settings: DefaultSettings
-    total_slots: int
-    model_alias: str
-    model_path: str
-    model_ftype: str
-    modalities: dict[str, bool]
-    endpoint_slots: bool
-    endpoint_props: Literal[False]
-    endpoint_metrics: Literal[True]
-    chat_template: str
-    bos_token: str
-    eos_token: str
-    build_info: str
-    is_sleeping: Literal[False]
-
-
 @router.post("/tokenize", **described(TokenizeRequest, Tokenized))
 async def tokenize(request: Request) -> Response:
     """The tokens of a text."""
@@ -115,34 +93,6 @@ async def apply_template(request: Request) -> Response:
     assert isinstance(prompt, ChatPrompt), "a chat was asked for"
     rendered = await asyncio.to_thread(render, services.loader.engine(), prompt)
     return json_response(AppliedTemplate(prompt=rendered.text), headers)
-
-
-@router.get("/props", response_model=Props)
-async def props(request: Request) -> Response:
-    """What runs, and with which settings."""
-    services = Services.of(request)
-    engine = services.loader.engine()
-    settings = DefaultSettings(
-        params=services.config.sampling.model_dump(), n_ctx=engine.model.n_ctx
-    )
-    return json_response(
-        Props(
-            default_generation_settings=settings,
-            total_slots=engine.config.max_running,
-            model_alias=engine.model.name,
-            model_path=str(engine.model.path),
-            model_ftype=engine.model.file_type,
-            modalities={"vision": False, "audio": False},
-            endpoint_slots=True,
-            endpoint_props=False,
-            endpoint_metrics=True,
-            chat_template=engine.chat_template.source,
-            bos_token=engine.bos_token,
-            eos_token=engine.eos_token,
-            build_info="rushlight",
-            is_sleeping=False,
-        )
-    )
 
 
 def _piece(token: bytes) -> str | list[int]:

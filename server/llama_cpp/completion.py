@@ -1,0 +1,112 @@
+"""POST /completion: llama-server's text completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from fastapi import APIRouter, Request, Response
+from pydantic import Field, PlainValidator, ValidationInfo
+
+from engine import SamplingParams
+from server.answer import answer
+from server.ask import Ask, TextPrompt
+from server.llama_cpp.errors import LlamaError, llama_error
+from server.llama_cpp.fields import NativeBody
+from server.llama_cpp.objects import NativeEncoder
+from server.llama_cpp.schema import AnyCompletion, AnyPiece
+from server.middleware import errors_as
+from server.openapi import described
+from server.request_object import RequestObject
+from server.services import Services
+
+router = APIRouter(dependencies=[errors_as(llama_error)])
+
+OnePrompt = str | list[int | str]
+
+
+class PromptObject(RequestObject):
+    """For those who send images with a text, which is not supported."""
+
+    prompt_string: str
+    multimodal_data: list[str] = Field(default_factory=list)
+
+
+def _prompts(value: Any, info: ValidationInfo) -> list[OnePrompt]:
+    """One prompt or a list of them: always a list of prompts. A list with a token id in it is one.
+
+    Counted before anything looks into them: a body has room for a million.
+    """
+    is_many = isinstance(value, list) and int not in set(map(type, value))
+    prompts = value if is_many else [value]
+    assert info.context, "parse_request gives one"
+    if len(prompts) > (most := info.context["max_prompts"]):
+        raise ValueError(
+            f"{len(prompts)} prompts in one request; at most {most} (queue.max_waiting)"
+        )
+    if not prompts:
+        raise ValueError("must not be empty")
+    return [_one_prompt(prompt) for prompt in prompts]
+
+
+def _one_prompt(value: Any) -> OnePrompt:
+    if isinstance(value, dict) and isinstance(value.get("prompt_string"), str):
+        if value.get("multimodal_data"):
+            raise ValueError("multimodal_data is not supported: this model reads text only")
+        return str(value["prompt_string"])
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and set(map(type, value)) <= {int, str}:
+        return value
+    raise ValueError("must be a text, a list of token ids and texts, or a list of such prompts")
+
+
+Prompts = Annotated[
+    list[OnePrompt],
+    PlainValidator(
+        _prompts,
+        json_schema_input_type=str
+        | PromptObject
+        | list[int | str]
+        | list[str | PromptObject | list[int | str]],
+    ),
+]
+
+
+class NativeCompletionRequest(NativeBody):
+    """Body of POST /completion. Several prompts, or choices, are answered with a list."""
+
+    elsewhere: ClassVar[dict[str, str]] = {
+        "messages": "/v1/chat/completions",
+        "suffix": "/infill, as input_suffix",
+        "input_prefix": "/infill",
+        "input_suffix": "/infill",
+        "echo": "/v1/completions",
+        "best_of": "/v1/completions",
+    }
+
+    prompt: Prompts
+
+    def ask(self, defaults: SamplingParams) -> Ask:
+        return Ask(
+            [TextPrompt(prompt) for prompt in self.prompt],
+            self.sampling_params(defaults),
+            self.options(),
+            n=self.n or 1,
+            constraint=self.constraint(),
+            show_prompt=self.wants_prompt,
+        )
+
+
+_DESCRIBED: dict[str, Any] = described(NativeCompletionRequest, AnyCompletion, AnyPiece, LlamaError)
+
+
+@router.post("/completion", **_DESCRIBED)
+@router.post("/completions", **_DESCRIBED)
+async def completion(request: Request) -> Response:
+    """Continue a text, or several, as llama-server does."""
+    defaults = Services.of(request).defaults
+    return await answer(
+        request,
+        NativeCompletionRequest,
+        lambda body, engine: NativeEncoder(engine, body, body.sampling_params(defaults)),
+    )

@@ -1,0 +1,66 @@
+"""The sampler's settings as llama-server shows them: those in force, with a reply or in /props."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Self
+
+from engine import SamplingParams
+from server.wire_object import WireObject
+
+
+class GenerationSettings(WireObject):
+    """seed, n_predict: -1 = a new one each time, no limit; logit_bias: pairs of id and bias."""
+
+    n_ctx: int
+    n_predict: int
+    max_tokens: int
+    seed: int
+    temperature: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    top_k: int
+    top_p: float
+    min_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    typical_p: float
+    repeat_last_n: int
+    repeat_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: list[str]
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    samplers: list[str]
+    stop: list[str]
+    stop_token_ids: list[int]
+    min_tokens: int
+    min_keep: int
+    ignore_eos: bool
+    n_probs: int
+    post_sampling_probs: bool
+    logit_bias: list[tuple[int, float]]
+
+    @classmethod
+    def of(cls, params: SamplingParams, n_ctx: int) -> Self:
+        given: dict[str, Any] = dataclasses.asdict(params)
+        limit = -1 if params.max_tokens is None else params.max_tokens
+        given |= {
+            "max_tokens": limit,
+            "n_predict": limit,
+            "seed": -1 if params.seed is None else params.seed,
+            "n_probs": params.n_probs or 0,
+            "logit_bias": list(params.logit_bias.items()),
+            "dry_sequence_breakers": list(params.dry_sequence_breakers),
+            "samplers": list(params.samplers),
+            "stop": list(params.stop),
+            "stop_token_ids": sorted(params.stop_token_ids),
+        }
+        return cls(n_ctx=n_ctx, **given)
