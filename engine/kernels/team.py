@@ -30,10 +30,10 @@ from engine.kernels.simd import read_i32, read_i64, write_i64
 _LINE = 64
 _ARRIVED, _GENERATION, _STOPPED = 0, _LINE, 2 * _LINE
 _PLAN, _N_OPS, _BATCH, _N_THREADS = (3 * _LINE + 8 * i for i in range(4))  # the job
-_WORKERS = 4 * _LINE  # a line for each thread:
-# the number of its last job, raised when all of the job is written; of the last one that it has
-# left; whether it sleeps.
-_JOB, _LEFT, _ASLEEP = 0, 8, 16
+_WORKERS = 4 * _LINE  # a line for each thread
+_JOB = 0  # in a thread's line: the number of its last job, raised when all of the job is written,
+_LEFT = 8  # of the last one that it has left,
+_ASLEEP = 16  # and whether it sleeps
 
 _SPINS = 1000  # looks at a flag before giving way
 _IDLE_YIELDS = 3000  # times a worker gives way before it sleeps: about a millisecond
@@ -77,14 +77,6 @@ def _run(team, plan, n_ops, batch, thread, n_threads):
             break
 
 
-@entry("void(int64, int64, int64)")
-def _reset(plan, n_ops, batch):
-    """Make a plan ready to run: nobody has taken an item of any op."""
-    for i in range(n_ops):
-        write_i64(plan + i * _OP_BYTES + _NEXT, 0)
-    write_shared(batch + _OP_DONE, 0)
-
-
 @inline
 def _line(team, worker):
     return team + _WORKERS + _LINE * worker
@@ -94,6 +86,8 @@ def _line(team, worker):
 def _publish(team, plan, n_ops, batch, n_threads, n_workers):
     """Hand out a job to the first n_threads - 1 of the workers, once all have left the last one:
     the barrier is the next job's then, which one that still looks at it may have no part in.
+
+    Nobody has taken an item of any op of the plan then.
     """
     for worker in range(1, n_workers + 1):
         line, spins = _line(team, worker), 0
@@ -103,6 +97,10 @@ def _publish(team, plan, n_ops, batch, n_threads, n_workers):
                 pause()
             else:
                 give_way()
+    for i in range(n_ops):
+        write_i64(plan + i * _OP_BYTES + _NEXT, 0)
+    if n_ops > 0:
+        write_shared(batch + _OP_DONE, 0)
     write_i64(team + _PLAN, plan)
     write_i64(team + _N_OPS, n_ops)
     write_i64(team + _BATCH, batch)
@@ -179,9 +177,8 @@ class Team:
         plan: address of n_ops op records; batch: address of the batch record; n_threads: how many
         are to run it; None = all.
         """
-        n_threads = n_threads or self.n_threads
+        n_threads = self.n_threads if n_threads is None else n_threads
         assert 1 <= n_threads <= self.n_threads, f"{n_threads} threads of {self.n_threads}"
-        _reset(plan, n_ops, batch)
         self._hand_out(plan, n_ops, batch, n_threads)
         _lead(self._address, plan, n_ops, batch, n_threads)
 

@@ -116,7 +116,9 @@ class Model:
         seconds = time.perf_counter() - start
         if self.batch.cancelled:
             raise Cancelled
-        if planes == 0 or (planes == 1 and n_rows >= _MANY):
+        if planes == 0:
+            pace.note(seconds)
+        elif planes == 1 and n_rows >= _MANY:
             pace.note(seconds / n_rows)
         return self._logits[:n_out, : self.n_vocab]
 

@@ -36,7 +36,7 @@ class Pace:
         self._chosen = self._choices[0]
         self._home = self._chosen  # what is best where nothing is wrong
         self._trial: deque[int] = deque()  # the next steps' numbers
-        self._n_settled = max(_STAY, _LONG - _WARM)  # steps since the last trial
+        self._n_settled = _LONG - _WARM  # steps since the last trial
         self._best_s = float("inf")  # of a step on one of the choices
         self._recent_s: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_TRIAL))
 
@@ -79,10 +79,9 @@ class Pace:
         best = min(median_s, key=lambda n: median_s[n])
         if best != self._chosen:
             told = ", ".join(f"{n}: {1e3 * time:.3g} ms" for n, time in sorted(median_s.items()))
-            log.info(
-                "%s: %d threads from now on, not %d (%s)", self._kind, best, self._chosen, told
-            )
-        if self._n_settled >= _LONG and best != self._refuge:
+            log.info("%s: threads are %d now, were %d (%s)", self._kind, best, self._chosen, told)
+        is_sure = best == self._chosen or self._n_settled >= _LONG
+        if is_sure and best != self._refuge:
             self._home = best
         self._chosen = best
         self._n_settled = 0
@@ -91,7 +90,7 @@ class Pace:
 
 
 class Paces:
-    """One for prompts, and one for each number of rows that are decoded together.
+    """One for prompts, and one for all numbers of decoded rows that take about the same time.
 
     n_threads: at most; n_cores: cores that these share, where fewer may be tried; 0 = they may not.
     """
@@ -109,11 +108,12 @@ class Paces:
         return self._prompts
 
     def of_decoding(self, n_rows: int) -> Pace:
-        """A step that reads n_rows."""
-        if n_rows not in self._decoding:
-            kind = f"decoding of {n_rows}" if n_rows > 1 else "decoding"
-            self._decoding[n_rows] = Pace(kind, self._choices, refuge=1)
-        return self._decoding[n_rows]
+        """A step that reads n_rows: its seconds."""
+        most = n_rows if n_rows <= 2 else (n_rows + 3) // 4 * 4  # as they are read (matmul.py)
+        if most not in self._decoding:
+            kind = f"decoding of {most}" if most > 1 else "decoding"
+            self._decoding[most] = Pace(kind, self._choices, refuge=1)
+        return self._decoding[most]
 
 
 def _distinct(*numbers: int) -> list[int]:

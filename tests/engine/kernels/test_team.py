@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from engine.kernels.activation import q8_row_bytes, quantise_rows
-from engine.kernels.op import BATCH, FEW, OP
+from engine.kernels.op import BATCH, FEW, OP, fields, kernel
+from engine.kernels.simd import read_i64, write_i64
 from engine.kernels.team import Team
 
 
@@ -46,20 +47,31 @@ def test_runs_are_complete_after_a_rest_and_without_one(n_threads: int) -> None:
         team.close()
 
 
-def test_some_threads_run_while_others_sleep_and_all_again_afterwards() -> None:
-    x, q8 = np.ones((64, 64), np.float32), np.zeros((64, q8_row_bytes.py_func(64)), np.uint8)
-    ops = plan_of(3, x, q8)
+@kernel
+def count_calls(op, batch, thread, n_threads):
+    """x: int64 for each thread, how often it ran the op; y: for each, with how many it did last."""
+    write_i64(fields(op).x + 8 * thread, read_i64(fields(op).x + 8 * thread) + 1)
+    write_i64(fields(op).y + 8 * thread, n_threads)
+
+
+def test_those_that_are_asked_for_run_each_op_once_and_the_others_none() -> None:
+    calls, told = np.zeros(4, np.int64), np.zeros(4, np.int64)
+    ops = np.zeros(3, OP)
+    ops["kernel"], ops["meet"] = count_calls.address, 1
+    ops["x"], ops["y"] = calls.ctypes.data, told.ctypes.data
     batch = np.zeros(1, BATCH)
-    batch["n_rows"], batch["planes"] = 64, 1
     team = Team(4)
     try:
-        for n_threads in (2, 4, 1, 3, 4, 2, None, 1, 4):
-            time.sleep(0.05)  # those that have no part in it go to sleep
+        for n in (2, 4, 1, 3, 4, 2, 1, 4):
+            time.sleep(0.05)  # those that had no part in the last one have gone to sleep
             for _ in range(3):
-                q8[:] = 0
-                team.run(ops.ctypes.data, len(ops), batch.ctypes.data, n_threads)
-                assert batch["op_done"][0] == len(ops)
-                assert q8[:, 0].all()
+                calls[:] = told[:] = 0
+                team.run(ops.ctypes.data, len(ops), batch.ctypes.data, n)
+                assert calls.tolist() == [3] * n + [0] * (4 - n)
+                assert told.tolist() == [n] * n + [0] * (4 - n)
+        calls[:] = 0
+        team.run(ops.ctypes.data, len(ops), batch.ctypes.data)
+        assert calls.tolist() == [3] * 4
     finally:
         team.close()
 

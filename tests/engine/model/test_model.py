@@ -4,6 +4,7 @@ option.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,23 @@ def test_chunks_make_no_difference(tmp_path: Path, chunk: int, n_threads: int) -
         at_once, in_chunks = score(chat, tokens, chunk=64), score(chat, tokens, chunk)
     # Sums in another order may round a key or value to the neighbouring f16.
     np.testing.assert_allclose(in_chunks, at_once, atol=2e-3 * float(at_once.std()))
+
+
+def test_a_number_of_threads_that_changes_makes_none_either(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=T.Q4_0)
+    tokens = ids(150)
+    with chat_of(path, n_threads=3) as chat:
+        expected = score(chat, tokens, chunk=1)
+        run, numbers, used = chat._model.team.run, itertools.cycle((3, 1, 2, 2, 1)), set()
+
+        def run_on_others(plan: int, n_ops: int, batch: int, n_threads: int) -> None:
+            n_threads = next(numbers)
+            used.add(n_threads)
+            run(plan, n_ops, batch, n_threads)
+
+        chat._model.team.run = run_on_others  # type: ignore[method-assign, assignment]
+        np.testing.assert_array_equal(score(chat, tokens, chunk=1), expected)
+        assert used == {1, 2, 3}
 
 
 def test_a_reused_prefix_is_as_good_as_a_fresh_one(tmp_path: Path) -> None:

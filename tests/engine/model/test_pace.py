@@ -93,6 +93,15 @@ def test_a_choice_made_while_a_core_was_taken_is_made_again() -> None:
     assert pace.n_threads == 2
 
 
+def test_what_stays_best_after_a_slow_spell_is_settled_for() -> None:
+    pace = of(4, n_cores=2)
+    steps(pace, 200, {1: 3.0, 2: 1.0, 4: 1.2})
+    steps(pace, 40, {1: 9.0, 2: 9.0, 4: 5.0})
+    used = steps(pace, 3000, {1: 3.0, 2: 1.3, 4: 1.2})
+    assert used.count(2) < 5 * _TRIAL
+    assert 1 not in used[2 * _STAY :]
+
+
 def test_prompts_choose_for_themselves_and_never_shrink_to_one_thread() -> None:
     paces = Paces(4, n_cores=2)
     assert set(steps(paces.of_decoding(1), 100, {2: 1.0, 4: 1.3})[-50:]) == {2}
@@ -100,11 +109,13 @@ def test_prompts_choose_for_themselves_and_never_shrink_to_one_thread() -> None:
     assert 1 not in steps(paces.of_prompts(), 200, {1: 1.0, 2: 9.0, 4: 9.0})
 
 
-def test_numbers_of_rows_are_measured_apart() -> None:
+def test_numbers_of_rows_are_measured_apart_as_far_as_they_differ() -> None:
     paces = Paces(2)
     steps(paces.of_decoding(1), 20, {2: 1.0})
-    steps(paces.of_decoding(4), 20, {2: 0.4})
+    steps(paces.of_decoding(4), 20, {2: 1.6})
     assert set(steps(paces.of_decoding(1), 100, {2: 1.0, 1: 0.1})) == {2}
+    assert paces.of_decoding(3) is paces.of_decoding(4)
+    assert len({paces.of_decoding(n) for n in (1, 2, 4, 5, 9)}) == 5
 
 
 def test_a_number_that_is_set_is_kept() -> None:
