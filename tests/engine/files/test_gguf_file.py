@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
+import platform
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from gguf import GGUFReader
 from engine.errors import GGUFError
 from engine.files import gguf_part
 from engine.files.gguf_file import GGUFFile
+from engine.memory.memory_report import mapped_resident_bytes
 from tests.raw_gguf import (
     STRING,
     U32,
@@ -146,26 +149,38 @@ def test_a_refused_file_is_not_left_mapped(path: Path) -> None:
     assert not maps.exists() or str(path) not in maps.read_text()
 
 
-def test_prefetch_asks_for_every_byte_in_small_pieces(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("can_populate", [True, False])
+def test_prefetch_takes_every_byte_in_small_pieces(
+    path: Path, monkeypatch: pytest.MonkeyPatch, can_populate: bool
 ) -> None:
-    asked: list[tuple[int, int]] = []
-    ask = gguf_part._libc_madvise()
+    done: dict[int, list[tuple[int, int]]] = {}
 
     def madvise(address: int, n_bytes: int, advice: int) -> int:
-        asked.append((address, n_bytes))
-        assert ask is None or ask(address, n_bytes, advice) == 0
+        if advice != mmap.MADV_WILLNEED and not can_populate:
+            return -1  # as kernels before 5.14 answer
+        done.setdefault(advice, []).append((address, n_bytes))
         return 0
 
     monkeypatch.setattr(gguf_part, "_libc_madvise", lambda: madvise)
-    with open_raw(path, [], [tensor("t", [4])], bytes(600_000)) as gguf:
-        start = gguf.address("t") - gguf.tensor("t").offset
+    with open_raw(path, [], [tensor("t", [4])], bytes(9_000_000)) as gguf:
+        at = start = gguf.address("t") - gguf.tensor("t").offset
         gguf.prefetch()
-        at = start
-        for address, n_bytes in asked:
-            assert address == at and n_bytes <= gguf_part.PREFETCH_BYTES
+        [(advice, pieces)] = done.items()
+        assert (advice == mmap.MADV_WILLNEED) is not can_populate
+        for address, n_bytes in pieces:
+            most = gguf_part.PREFETCH_BYTES if can_populate else gguf_part.ASK_BYTES
+            assert address == at and n_bytes <= most
             at += n_bytes
         assert at == start + gguf.n_bytes
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux only")
+def test_prefetch_maps_the_file(path: Path) -> None:
+    with open_raw(path, [], [tensor("t", [4])], bytes(9_000_000)) as gguf:
+        before = mapped_resident_bytes(path)
+        gguf.prefetch()
+        if tuple(map(int, platform.release().split(".")[:2])) >= (5, 14):
+            assert before < mapped_resident_bytes(path) >= gguf.n_bytes
 
 
 def test_prefetch_does_nothing_where_there_is_no_madvise(
