@@ -43,13 +43,14 @@ class Model:
     n_prompt: int = 256
     n_decode: int = 48
     answers: bool = True
+    n_pairs: int = 9  # measurements of each engine, in turn, where two are compared
 
 
 SMOLLM2 = Model("SmolLM2-135M Q4_1", "SmolLM2-135M-Instruct.Q4_1.gguf")
 QWEN = Model("Qwen2.5-Coder-0.5B Q4_K_M", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf")
 GEMMA = Model("Gemma-3-270M Q4_K_M", "gemma-3-270m-q4_k_m.gguf", answers=False)
-LLAMA_1B = Model("synthetic Llama-3.2-1B Q4_K_M", "synth-1b.gguf", answers=False)
-LLAMA_8B = Model("synthetic Llama-3.1-8B Q4_K_M", "synth-8b.gguf", 64, 12, answers=False)
+LLAMA_1B = Model("synthetic Llama-3.2-1B Q4_K_M", "synth-1b.gguf", answers=False, n_pairs=5)
+LLAMA_8B = Model("synthetic Llama-3.1-8B Q4_K_M", "synth-8b.gguf", 64, 12, answers=False, n_pairs=3)
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,10 @@ class Bench:
     def run(self, model: Model, *more: str) -> Record:
         """Measure; what `more` says comes last and counts."""
         return self._report(self.command(model, *more))
+
+    def compare(self, model: Model) -> Record:
+        """Both engines in turn."""
+        return self.run(model, "--reps", str(model.n_pairs))
 
     def kernels(self) -> Record:
         return self._report([*self._bench, "--kernels", "--reps", "5"])
@@ -136,9 +141,9 @@ def all_tables(bench: Bench, older_peer: str | None) -> Iterator[Table]:
     everything = [SMOLLM2, QWEN, GEMMA, LLAMA_1B, LLAMA_8B]
     deep = ["--depth", "0,512,1024,2048,4096", "--prompt", "16", "--decode", "16"]
     wide = ["--batch", "1,2,3,4,5,6,8,9,12,16", "--prompt", "16", "--decode", "16"]
-    yield table("speed", everything, lambda m: bench.run(m))
+    yield table("speed", everything, bench.compare)
     runs_older = [SMOLLM2, QWEN, LLAMA_1B] if older.profile in profiles() else []
-    yield table("older", runs_older, lambda m: older.run(m))
+    yield table("older", runs_older, older.compare)
     yield table("depth", [SMOLLM2, LLAMA_1B], lambda m: bench.run(m, *deep))
     yield table("batch", [SMOLLM2, LLAMA_1B], lambda m: ours.run(m, *wide))
     each = {name: Bench(bench.models, bench.threads, profile=name) for name in profiles()}
