@@ -149,9 +149,9 @@ def _candidate(token_id: int, logprob: float | None, token_bytes: TokenBytes) ->
 
 
 def _stop_type(end: Ended) -> Literal["eos", "limit", "word"]:
-    if end.finished.stop_string is not None:
-        return "word"
-    return "eos" if end.finished.finish_reason is FinishReason.STOP else "limit"
+    if end.finished.finish_reason is not FinishReason.STOP:
+        return "limit"  # of a line too, which may end before a stop string that came with it
+    return "eos" if end.finished.stop_string is None else "word"
 
 
 def _some_fields(completion: Completion, wanted: Sequence[str]) -> SomeFields:
