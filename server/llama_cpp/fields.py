@@ -66,6 +66,9 @@ class NativeBody(ConstraintFields):
     inactive: ClassVar[dict[str, tuple[Any, ...]]] = {
         **{k: v for k, v in CompletionRequest.inactive.items() if k not in _WITHOUT_EFFECT},
         "image_data": ([],),
+        "best_of": (1,),
+        "echo": (False,),
+        "suffix": ("",),
     }
     without_effect: ClassVar[frozenset[str]] = known_fields.WITHOUT_EFFECT | _WITHOUT_EFFECT
     prompt_field: ClassVar[str] = "prompt"

@@ -6,7 +6,6 @@ may ask for some fields of it only.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -156,7 +155,7 @@ def _stop_type(end: Ended) -> Literal["eos", "limit", "word"]:
 
 def _some_fields(completion: Completion, wanted: Sequence[str]) -> SomeFields:
     """Those that are there; a path leads to a field of a field."""
-    whole = json.loads(completion.wire())
+    whole = completion.model_dump(mode="json", exclude_unset=True)
     found: dict[str, Any] = {}
     for path in wanted:
         value: Any = whole

@@ -196,6 +196,7 @@ def test_what_is_obeyed(http: httpx.Client, fake: FakeEngine) -> None:
 def test_what_has_no_effect_here(http: httpx.Client, fake: FakeEngine) -> None:
     body = {"id_slot": 2, "n_keep": 64, "n_discard": 5, "t_max_prompt_ms": 500, "verbose": True}
     idle = {"cache_prompt": True, "t_max_predict_ms": -1, "n_indent": 0, "lora": []}
+    idle |= {"echo": False, "best_of": 1, "suffix": ""}
     reply = http.post("/completion", json={**PROMPT, **body, **idle})
     assert reply.status_code == 200 and "x-rushlight-ignored" not in reply.headers
     assert fake.submitted[-1].options.max_write_s is None
