@@ -221,7 +221,9 @@ class Engine(ModelText):
         generation = self.submit(ids, params or SamplingParams(), events.put, options)
         return _until_finished(generation, events)
 
-    def estimate(self, prompt_ids: Sequence[int], max_tokens: int | None = None) -> Estimate:
+    def estimate(
+        self, prompt_ids: Sequence[int], max_tokens: int | None = None, use_cache: bool = True
+    ) -> Estimate:
         """What a request would cost if it came now, by what was measured so far.
 
         max_tokens: of the reply; None = until the context is full. Raises what `submit` raises for
@@ -229,7 +231,7 @@ class Engine(ModelText):
         """
         self._check(prompt_ids, SamplingParams())
         room = self.model.n_ctx - len(prompt_ids)
-        return self._worker.estimate(prompt_ids, min(max_tokens or room, room))
+        return self._worker.estimate(prompt_ids, min(max_tokens or room, room), use_cache)
 
     def embed(self, ids: Sequence[int], cancelled: threading.Event) -> list[float]:
         """The embedding of a text, n_embd numbers, not normalised. Blocks; other requests go on

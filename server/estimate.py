@@ -73,7 +73,7 @@ async def estimate(request: Request) -> Response:
     ids = (await asyncio.to_thread(prepare, engine, ask)).prompts[0].ids
     n_wanted, n_ctx = ask.params.max_tokens, engine.model.n_ctx
     try:
-        found = await asyncio.to_thread(engine.estimate, ids, n_wanted)
+        found = await asyncio.to_thread(engine.estimate, ids, n_wanted, ask.options.use_cache)
     except ContextLengthExceeded:
         found = Estimate(len(ids), 0, 0, None, None, None)
     room = max(n_ctx - len(ids), 0)

@@ -96,7 +96,7 @@ def unknown_fields(
 ) -> list[str]:
     """Names in `extra` that no table knows. Raises: ApiError for one we cannot obey."""
     for name, value in extra.items():
-        if name in inactive and not _is_inactive(value, inactive[name]):
+        if name in inactive and not is_inactive(value, inactive[name]):
             hint = f"; {_HINTS[name]}" if name in _HINTS else ""
             raise ApiError(
                 400,
@@ -107,6 +107,6 @@ def unknown_fields(
     return [name for name in extra if name not in inactive and name not in without_effect]
 
 
-def _is_inactive(value: Any, inactive: tuple[Any, ...]) -> bool:
+def is_inactive(value: Any, inactive: tuple[Any, ...]) -> bool:
     """Equal in type too: False == 0 in Python, but `logprobs: 0` asks for something."""
     return any(type(value) is type(idle) and value == idle for idle in inactive)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from engine import InvalidRequest
 from server.errors import ApiError
-from server.known_fields import unknown_fields
+from server.known_fields import is_inactive, unknown_fields
 from server.request_object import RequestBody
 
 AnyBody = TypeVar("AnyBody", bound=RequestBody)
@@ -44,7 +44,7 @@ def name_as_sent(
 
 def _refuse_misplaced(kind: type[RequestBody], given: dict[str, Any]) -> None:
     for name, route in kind.elsewhere.items():
-        if name in given:
+        if name in given and not is_inactive(given[name], kind.inactive.get(name, ())):
             raise ApiError(
                 400,
                 f"{name} belongs to {route}, not to this route",

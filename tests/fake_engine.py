@@ -248,10 +248,13 @@ class FakeEngine:
 
     bos_token, eos_token = "<s>", "</s>"
 
-    def estimate(self, prompt_ids: Sequence[int], max_tokens: int | None = None) -> Estimate:
+    def estimate(
+        self, prompt_ids: Sequence[int], max_tokens: int | None = None, use_cache: bool = True
+    ) -> Estimate:
         """A hundred tokens of a prompt and ten of a reply in each second."""
         self._check(prompt_ids)
-        n, n_cached = len(prompt_ids), self._common_prefix(list(prompt_ids))
+        n = len(prompt_ids)
+        n_cached = self._common_prefix(list(prompt_ids)) if use_cache else 0
         n_reply = min(max_tokens or self.model.n_ctx, self.model.n_ctx - n)
         return Estimate(n, n_cached, 0, 0.0, (n - n_cached) / 100, n_reply / 10)
 
@@ -260,9 +263,6 @@ class FakeEngine:
 
     def weights_cached(self) -> int:
         return self.model.n_bytes * 3 // 4
-
-    def chats(self) -> tuple[ChatMemory, ...]:
-        return self.memory().chats
 
     @property
     def n_running(self) -> int:

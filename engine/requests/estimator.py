@@ -20,9 +20,11 @@ class Estimator:
     def __init__(self, scheduler: Scheduler, cache: ChatCache, speed: Speed) -> None:
         self._scheduler, self._cache, self._speed = scheduler, cache, speed
 
-    def of_prompt(self, prompt_ids: Ids[int], n_max: int, ahead: list[Sequence]) -> Estimate:
+    def of_prompt(
+        self, prompt_ids: Ids[int], n_max: int, use_cache: bool, ahead: list[Sequence]
+    ) -> Estimate:
         """What a request would cost if it came now, behind those ahead."""
-        n_cached = self._cache.longest_prefix(prompt_ids)[1]
+        n_cached = self._cache.longest_prefix(prompt_ids)[1] if use_cache else 0
         return Estimate(
             n_prompt=len(prompt_ids),
             n_cached=n_cached,
@@ -72,4 +74,4 @@ class Estimator:
         """Tokens that are not in the cache."""
         if sequence.chat is not None:
             return sequence.n_left
-        return len(sequence.ids) - self._cache.longest_prefix(sequence.ids)[1]
+        return len(sequence.ids) - self._cache.longest_prefix(sequence.cacheable_ids)[1]

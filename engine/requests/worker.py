@@ -189,11 +189,11 @@ class Worker:
         """Why the thread stopped for good; None while all is well."""
         return self._desk.failure
 
-    def estimate(self, prompt_ids: Ids[int], n_max: int) -> Estimate:
+    def estimate(self, prompt_ids: Ids[int], n_max: int, use_cache: bool) -> Estimate:
         """What a request would cost if it came now."""
         with self._desk.lock:
             ahead = self._desk.sequences
-        return self._estimator.of_prompt(prompt_ids, n_max, ahead)
+        return self._estimator.of_prompt(prompt_ids, n_max, use_cache, ahead)
 
     def close(self, timeout_s: float) -> bool:
         """Cancel all requests and end the thread. Returns whether it has ended. Idempotent."""

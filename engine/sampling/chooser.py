@@ -71,7 +71,8 @@ class Chooser:
         choice = self._take(token_id)
         if n_probs is None:
             return choice
-        log_probs = log_probs or LogProbs.of(self._sampler.drawn_from())
+        if log_probs is None:
+            log_probs = LogProbs.of(self._sampler.drawn_from())
         top = log_probs.top(n_probs)
         if self._probs_of_drawing:
             top = tuple((other, logprob) for other, logprob in top if logprob > -math.inf)

@@ -25,7 +25,7 @@ def infill(
     """Keep the end tokens where ending is likely, else the words that are clearly meant.
 
     end_ids: the model's end tokens; end: the one that is left where no word is clear, None = the
-    reply may not end here; bytes_of: the bytes of a token, by id.
+    reply may not end here; bytes_of: the bytes of a token, by id; an end token is no word.
     """
     n = candidates.n
     cut_top_k(candidates, _MOST)
@@ -39,7 +39,9 @@ def infill(
     if 3 * p_end * n > 1 - p_end:
         candidates.take(np.flatnonzero(is_end))
         return
-    p = _with_longer_ones(p, [bytes_of(token_id) for token_id in ids.tolist()])
+    ends = is_end.tolist()
+    words = [b"" if ends[i] else bytes_of(token_id) for i, token_id in enumerate(ids.tolist())]
+    p = _with_longer_ones(p, words)
     kept = is_end | (p >= _LEAST)
     n_words = np.count_nonzero(kept & ~is_end)
     if n_words:

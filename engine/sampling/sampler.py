@@ -189,9 +189,17 @@ class Sampler:
 
 def _keeps_the_best(params: SamplingParams) -> bool:
     """Whether the cuts leave only the likeliest token, so that nothing need be computed."""
-    return params.top_k == 1 or (
-        params.top_p == 0 and params.typical_p == 1 and params.min_keep <= 1
-    )
+    for name in params.samplers:
+        match name:
+            case "typ_p" if params.typical_p < 1:
+                return False  # it may drop the likeliest, as XTC may
+            case "xtc" if params.xtc_probability > 0 and params.xtc_threshold <= 0.5:
+                return False
+            case "top_k" if params.top_k == 1:
+                return True
+            case "top_p" if params.top_p == 0 and params.min_keep <= 1:
+                return True
+    return False
 
 
 def _argmax(logits: Logits) -> int:

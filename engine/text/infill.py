@@ -112,12 +112,14 @@ def _fit_files(
     head = [] if tokens.repository is None else [tokens.repository, *encode(_REPOSITORY)]
     tail = [] if tokens.file is None else [tokens.file, *encode(_THIS_FILE)]
     all_ids = [_file(tokens, encode, file) for file in files]
-    room, first = n_most - len(head) - len(tail), len(all_ids)
-    while first and len(all_ids[first - 1]) <= room:
-        first -= 1
-        room -= len(all_ids[first])
-    kept = [token_id for ids in all_ids[first:] for token_id in ids]
-    return [*head, *kept, *tail] if kept else [], sum(map(len, all_ids[:first]))
+    room = n_most - len(head) - len(tail)
+    fitting: list[list[int]] = []  # last one first
+    for ids in reversed(all_ids):
+        if len(ids) <= room:
+            fitting.append(ids)
+            room -= len(ids)
+    kept = [token_id for ids in reversed(fitting) for token_id in ids]
+    return [*head, *kept, *tail] if kept else [], sum(map(len, all_ids)) - len(kept)
 
 
 def _file(tokens: InfillTokens, encode: Encode, file: OtherFile) -> list[int]:

@@ -36,12 +36,14 @@ def _biases(value: Any) -> Any:
     return biases
 
 
-def _spelled_id(token: Any) -> Any:
+def _spelled_id(token: Any) -> int:
     """A token id, which a key of an object can only spell."""
     if isinstance(token, str):
         if not (token.isascii() and token.isdigit() and len(token) <= 10):
             raise ValueError(f"'{token:.40}' is not a token id; /tokenize tells the ids of a text")
         return int(token)
+    if type(token) is not int:  # a bool is an int, and a list cannot be a key
+        raise ValueError("has a token id that is not a whole number")
     return token
 
 
@@ -64,6 +66,9 @@ class NativeBody(ConstraintFields):
     inactive: ClassVar[dict[str, tuple[Any, ...]]] = {
         **{k: v for k, v in CompletionRequest.inactive.items() if k not in _WITHOUT_EFFECT},
         "image_data": ([],),
+        "best_of": (1,),
+        "echo": (False,),
+        "suffix": ("",),
     }
     without_effect: ClassVar[frozenset[str]] = known_fields.WITHOUT_EFFECT | _WITHOUT_EFFECT
     prompt_field: ClassVar[str] = "prompt"

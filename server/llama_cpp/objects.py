@@ -6,7 +6,6 @@ may ask for some fields of it only.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -149,14 +148,14 @@ def _candidate(token_id: int, logprob: float | None, token_bytes: TokenBytes) ->
 
 
 def _stop_type(end: Ended) -> Literal["eos", "limit", "word"]:
-    if end.finished.stop_string is not None:
-        return "word"
-    return "eos" if end.finished.finish_reason is FinishReason.STOP else "limit"
+    if end.finished.finish_reason is not FinishReason.STOP:
+        return "limit"  # of a line too, which may end before a stop string that came with it
+    return "eos" if end.finished.stop_string is None else "word"
 
 
 def _some_fields(completion: Completion, wanted: Sequence[str]) -> SomeFields:
     """Those that are there; a path leads to a field of a field."""
-    whole = json.loads(completion.wire())
+    whole = completion.model_dump(mode="json", exclude_unset=True)
     found: dict[str, Any] = {}
     for path in wanted:
         value: Any = whole

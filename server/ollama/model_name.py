@@ -22,4 +22,5 @@ class NamesModel(RequestBody):
         if not name:
             raise ApiError(400, "model: Field required", param="model")
         if name.removesuffix(":latest") != served:
-            raise ApiError(404, f"model '{name:.100}' is unknown; only '{served}' is served here")
+            # Clients look for Ollama's words "not found".
+            raise ApiError(404, f"model '{name:.100}' not found; only '{served}' is served here")

@@ -196,6 +196,7 @@ def test_what_is_obeyed(http: httpx.Client, fake: FakeEngine) -> None:
 def test_what_has_no_effect_here(http: httpx.Client, fake: FakeEngine) -> None:
     body = {"id_slot": 2, "n_keep": 64, "n_discard": 5, "t_max_prompt_ms": 500, "verbose": True}
     idle = {"cache_prompt": True, "t_max_predict_ms": -1, "n_indent": 0, "lora": []}
+    idle |= {"echo": False, "best_of": 1, "suffix": ""}
     reply = http.post("/completion", json={**PROMPT, **body, **idle})
     assert reply.status_code == 200 and "x-rushlight-ignored" not in reply.headers
     assert fake.submitted[-1].options.max_write_s is None
@@ -215,12 +216,17 @@ def test_what_has_no_effect_here(http: httpx.Client, fake: FakeEngine) -> None:
         ({"prompt": [9999]}, "token id 9999"),
         ({"n_predict": -2}, "n_predict"),
         ({"n_indent": -1}, "n_indent"),
-        ({"n_cmpl": 0}, "n"),
+        ({"n_cmpl": 0}, "n_cmpl"),
         ({"samplers": ["top_x"]}, "samplers"),
         ({"samplers": "kq"}, "samplers"),
         ({"samplers": ["top_k", "penalties"]}, "samplers"),
         ({"logit_bias": [["Hello", 1]]}, "logit_bias"),
         ({"logit_bias": [[1, 2, 3]]}, "logit_bias"),
+        ({"logit_bias": [[[1], 1]]}, "logit_bias"),
+        ({"logit_bias": [[{}, 1]]}, "logit_bias"),
+        ({"logit_bias": [[None, 1]]}, "logit_bias"),
+        ({"logit_bias": [[1.5, 1]]}, "logit_bias"),
+        ({"logit_bias": [[True, 1]]}, "logit_bias"),
         ({"logit_bias": [[1, 2], ["1", 3]]}, "logit_bias"),
         ({"response_fields": "content"}, "response_fields"),
         ({"lora": [{"id": 0, "scale": 0.5}]}, "lora"),

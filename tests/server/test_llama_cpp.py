@@ -83,6 +83,11 @@ def test_estimate(http: httpx.Client, fake: FakeEngine) -> None:
     assert found["seconds_to_first_token"] == pytest.approx(prefill_s)
     assert found["seconds_to_last_token"] == pytest.approx(prefill_s + 1)
     assert len(fake.submitted) == n_submitted  # nothing ran
+    asked = {"messages": HELLO, "max_tokens": 1}
+    assert http.post("/v1/chat/completions", json=asked).status_code == 200
+    assert http.post("/v1/estimate", json=asked).json()["cached_tokens"] > 0
+    anew = http.post("/v1/estimate", json={**asked, "cache_prompt": False}).json()
+    assert anew["cached_tokens"] == 0
     unlimited = http.post("/v1/estimate", json={"messages": HELLO}).json()
     assert unlimited["max_tokens"] == 512 - n_prompt and unlimited["fits"]
 

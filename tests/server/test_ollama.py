@@ -262,6 +262,7 @@ def test_models(client: ollama.Client) -> None:
     with pytest.raises(ollama.ResponseError) as missing:
         client.show("other")
     assert missing.value.status_code == 404
+    assert "not found" in str(missing.value)
 
 
 def test_version(http: httpx.Client) -> None:

@@ -290,6 +290,7 @@ def test_estimates_are_near_what_it_takes(engine: Engine, monkeypatch: pytest.Mo
     prompt = PROMPT * 12
     run(engine, prompt, always(A, max_tokens=10))
     assert engine.estimate(prompt, 10).n_cached == len(prompt) - 1
+    assert engine.estimate(prompt, 10, use_cache=False).n_cached == 0
     estimate = engine.estimate(prompt[::-1], 10)
     assert (estimate.n_prompt, estimate.n_cached, estimate.n_ahead) == (len(prompt), 0, 0)
     assert (estimate.queue_s, estimate.decode_s) == (0, pytest.approx(0.5, rel=0.3))

@@ -90,3 +90,12 @@ def test_a_banned_end_stays_banned() -> None:
 
 def test_the_end_is_chosen_that_top_k_has_cut() -> None:
     assert draw(unclear(-9.0), top_k=len(UNALIKE)) == {END}
+
+
+def test_an_end_tokens_name_is_no_word() -> None:
+    """Or "<", which is not clear alone, would have the probability of "<end>" too."""
+    words = [b"<end>", b"<", b"a", b"b", b"c", b"d", b"e"]
+    logits = np.log(np.array([0.04, 0.17, *[0.158] * 5], np.float32))
+    candidates = Candidates(logits, np.arange(7))
+    infill(candidates, np.array([END]), END, lambda token_id: words[token_id])
+    assert candidates.ids is not None and candidates.ids.tolist() == [END]

@@ -392,3 +392,18 @@ def test_a_token_takes_a_few_passes_over_the_logits(changes: dict[str, Any]) -> 
         one_pass = min(one_pass, between - started)
         best = min(best, time.perf_counter() - between)
     assert best < 10 * one_pass
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"samplers": ("xtc", "top_k"), "top_k": 1, "xtc_probability": 1.0},
+        {"samplers": ("xtc", "top_p"), "top_p": 0.0, "xtc_probability": 1.0},
+        {"samplers": ("typ_p", "top_k"), "top_k": 1, "typical_p": 0.1},
+    ],
+)
+def test_what_comes_before_a_cut_to_one_may_drop_the_best(changes: dict[str, Any]) -> None:
+    logits = (
+        np.log([0.5, 0.3, 0.2]) if "xtc" in changes["samplers"] else np.log([0.5, 0.3, *[0.05] * 4])
+    )
+    assert 0 not in draws(logits.tolist(), temperature=1.0, min_p=0.0, **changes)

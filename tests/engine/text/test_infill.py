@@ -105,6 +105,10 @@ def test_the_last_files_are_kept() -> None:
     text = spell(fitted.prompt_ids)
     assert "<FILE>c\n" in text and "<FILE>d\n" in text and "<FILE>b\n" not in text
     assert fitted.n_cut == 2 * 103
+    large_last = fit("x", "y", [OtherFile("a", "A"), OtherFile("b", "B" * 1000)])
+    text = spell(large_last.prompt_ids)
+    assert "<FILE>a\nA<FILE>filename\n" in text and "B" not in text
+    assert large_last.n_cut == 1003
     too_long = fit("x", "y", [OtherFile("a", "A" * 1000)])
     assert spell(too_long.prompt_ids) == "<PRE>x<SUF>y<MID>" and too_long.n_cut == 1003
 
