@@ -133,8 +133,8 @@ def _libc_madvise() -> Callable[[int, int, int], int] | None:
 def _open_and_map(path: Path) -> tuple[mmap.mmap, int]:
     """All of the file, mapped read-only, and when it was last written to. Raises GGUFError.
 
-    Linux is to read it in huge pages, where its file system has them (ext4 since 6.16, XFS): a
-    model's weights pass through so many small ones that looking those up takes a sixth of decoding.
+    Linux is to read it in huge pages, where its file system has them (ext4 since 6.16, XFS): each
+    token passes through all weights, and so many small pages take time to look up.
     """
     try:
         mode = path.stat().st_mode  # before open(), which would wait for ever on a pipe
