@@ -10,8 +10,7 @@ and h are what an offset in the weights is multiplied with.
         h  f32[n / 16]   the same over each 16
 
     fine8  few rows (decode), where memory is the limit: 8 bits too, but a scale for each 16, which
-           loses a quarter of what a scale for each 32 does. Runs of 256 values, the last one filled
-           up with zeros, 512 bytes each:
+           loses a quarter of what a scale for each 32 does. Runs of 256 values, 512 bytes each:
 
         q  i8[256]       in the order drawn below
         d  f32[16]       scale of each 16, in the order of the drawing's columns
@@ -28,7 +27,9 @@ and h are what an offset in the weights is multiplied with.
                 0.3 ...
 
     fine16 few rows, for blocks of 32 weights, eight of which are taken as one: 14 bits, whose upper
-           and lower halves are summed one after the other. Runs of 256 values, 640 bytes each:
+           and lower halves are summed one after the other. Where n values are no whole runs of 256,
+           they are there several times in a line, which then is (rows_in_line), or the last run is
+           filled up with zeros. Runs of 256 values, 640 bytes each:
 
         q  i8[256]       value / (128 d), rounded
         l  i8[256]       what is left, divided by d: -64..64
@@ -100,7 +101,12 @@ _SEGMENT_BYTES = 4 * SEGMENT
 
 FINE8_BYTES, FINE16_BYTES = 512, 640  # of a run of 256 values
 FINE8_D, FINE8_H, FINE8_C, FINE8_H_32 = 256, 320, 384, 448  # bytes into it
+FINE16_LOW, FINE16_D, FINE16_H = 256, 512, 576
 FINE8_CENTRE = 32
+BLOCK_OF_COLUMN = Lanes(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7)  # of fine16
+
+# The longest line of rows, in values: all of four lines stay in the L1 cache, or nearly.
+_LONGEST_LINE = 4096
 
 
 @inline
@@ -130,13 +136,28 @@ def q8_h(row, n):
 @inline
 def fine8_row_bytes(n):
     """Bytes from one row of n values in 8 bits with a scale for each 16 to the next."""
-    return (n + 255) // 256 * FINE8_BYTES + _APART
+    return n // 256 * FINE8_BYTES + _APART
+
+
+@inline
+def rows_in_line(n):
+    """How many rows of n weights are read as one of whole runs, and a fine16 row has its values.
+
+    1, where each row has runs of its own: whole ones, or less than one, or so many that little is
+    lost with the last.
+    """
+    if n < 256:
+        return 1
+    rows, blocks = 8, n // 32
+    while rows > 1 and blocks % 2 == 0:
+        rows, blocks = rows // 2, blocks // 2
+    return rows if rows * n <= _LONGEST_LINE else 1
 
 
 @inline
 def fine16_row_bytes(n):
     """Bytes from one row of n values in two planes of 8 bits to the next."""
-    return (n + 255) // 256 * FINE16_BYTES + _APART
+    return (rows_in_line(n) * n + 255) // 256 * FINE16_BYTES + _APART
 
 
 @inline
@@ -173,14 +194,11 @@ _LOW_PAIRS, _HIGH_PAIRS = Lanes(0, 1, 4, 5), Lanes(2, 3, 6, 7)
 
 
 @inline
-def _sixteen(x, i, last, run, k):
-    """Value i on, the k-th 16 of a run: writes their scale and sum, returns their q as four words.
-
-    Values from `last` on count as zeros.
+def _sixteen(x, run, k):
+    """The k-th 16 of a run's values, f32 at x: writes their scale and sum, returns their q as four
+    words.
     """
-    v = zeros(f32x16)
-    if i < last:
-        v = load(f32x16, x + 4 * i)
+    v = load(f32x16, x + 64 * k)
     peak = max(max_lanes(absolute(v)), _TINY)
     q = convert(i32x16, nearest(mul(v, splat(f32x16, 127.0 / peak))))
     d = peak * (1.0 / 127.0)
@@ -193,16 +211,12 @@ def _sixteen(x, i, last, run, k):
 
 @inline
 def _quantise_fine8(x, row, first, last):
-    """Write values first..last of the f32 at x into the fine8 row.
-
-    first: a multiple of 256; last: one too, or the row's end.
-    """
+    """Write values first..last (multiples of 256) of the f32 at x into the fine8 row."""
     for start in range(first, last, 256):
-        run = row + start // 256 * FINE8_BYTES
+        run, values = row + start // 256 * FINE8_BYTES, x + 4 * start
         for k in range(4):
-            i = start + 16 * k
-            q0, q1 = _sixteen(x, i, last, run, k), _sixteen(x, i + 64, last, run, k + 4)
-            q2, q3 = _sixteen(x, i + 128, last, run, k + 8), _sixteen(x, i + 192, last, run, k + 12)
+            q0, q1 = _sixteen(values, run, k), _sixteen(values, run, k + 4)
+            q2, q3 = _sixteen(values, run, k + 8), _sixteen(values, run, k + 12)
             low, low_2 = merge(q0, q1, _LOW_WORDS), merge(q2, q3, _LOW_WORDS)
             high, high_2 = merge(q0, q1, _HIGH_WORDS), merge(q2, q3, _HIGH_WORDS)
             at = run + 16 * k
@@ -219,41 +233,51 @@ _MOST_16 = np.float32(127 << PLANE_BITS)
 
 
 @inline
-def _quantise_fine16(x, row, first, last):
-    """Write values first..last of the f32 at x into the fine16 row.
+def _quantise_fine16(x, n, row, first, last):
+    """Write values first..last (multiples of 32) of the n f32 at x into the fine16 row."""
+    in_line = rows_in_line(n)
+    for i in range(first, last, 32):
+        v, v_2 = load(f32x16, x + 4 * i), load(f32x16, x + 4 * i + 64)
+        peak = max(max_lanes(larger(absolute(v), absolute(v_2))), _TINY)
+        inverse, d = splat(f32x16, _MOST_16 / peak), peak / _MOST_16
+        q, q_2 = nearest(mul(v, inverse)), nearest(mul(v_2, inverse))
+        h = d * (sum_lanes(convert(i32x16, q)) + sum_lanes(convert(i32x16, q_2)))
+        for at in range(i, i + in_line * n, n):
+            _write_block(_place_of_block(row, at // 32), q, q_2, d, h)
+    if last == n:
+        nothing = zeros(f32x16)
+        for block in range(in_line * n // 32, (in_line * n + 255) // 256 * 8):
+            _write_block(_place_of_block(row, block), nothing, nothing, ZERO, ZERO)
 
-    first: a multiple of 256; last: one too, or the row's end, up to a multiple of 32.
-    """
-    for start in range(first, last, 256):
-        run = row + start // 256 * FINE16_BYTES
-        for block in range(8):
-            i = start + 32 * block
-            v, v_2 = zeros(f32x16), zeros(f32x16)
-            if i < last:
-                v, v_2 = load(f32x16, x + 4 * i), load(f32x16, x + 4 * i + 64)
-            peak = max(max_lanes(larger(absolute(v), absolute(v_2))), _TINY)
-            inverse, d = splat(f32x16, _MOST_16 / peak), peak / _MOST_16
-            place = block % 4 * 16 + block // 4 * 8
-            total = _two_planes(nearest(mul(v, inverse)), run + place)
-            total += _two_planes(nearest(mul(v_2, inverse)), run + place + 128)
-            write_f32(run + 512 + place, d)
-            write_f32(run + 516 + place, d)
-            write_f32(run + 576 + place, d * total)
-            write_f32(run + 580 + place, ZERO)
+
+@inline
+def _place_of_block(row, block):
+    """Address of the first values of a block."""
+    return row + block // 8 * FINE16_BYTES + block % 4 * 16 + block % 8 // 4 * 8
+
+
+@inline
+def _write_block(place, q, q_2, d, h):
+    """Write a block: its 32 whole numbers, their scale and sum."""
+    _two_planes(q, place)
+    _two_planes(q_2, place + 128)
+    write_f32(place + FINE16_D, d)
+    write_f32(place + FINE16_D + 4, d)
+    write_f32(place + FINE16_H, h)
+    write_f32(place + FINE16_H + 4, ZERO)
 
 
 @inline
 def _two_planes(q, place):
-    """Write sixteen whole numbers to both planes, eight 64 bytes on; returns their sum."""
+    """Write sixteen whole numbers to both planes, eight 64 bytes on."""
     high = nearest(mul(q, splat(f32x16, 1.0 / (1 << PLANE_BITS))))
     low = sub(q, mul(high, splat(f32x16, 1.0 * (1 << PLANE_BITS))))
     high_bytes = convert(i8x16, convert(i32x16, high))
     low_bytes = convert(i8x16, convert(i32x16, low))
     store(place, lower(high_bytes))
     store(place + 64, upper(high_bytes))
-    store(place + 256, lower(low_bytes))
-    store(place + 320, upper(low_bytes))
-    return sum_lanes(convert(i32x16, q))
+    store(place + FINE16_LOW, lower(low_bytes))
+    store(place + FINE16_LOW + 64, upper(low_bytes))
 
 
 @inline
@@ -262,7 +286,7 @@ def _quantise_few(op, x, row, first, last):
     if op.fine8 != 0:
         _quantise_fine8(x, op.fine8 + row * fine8_row_bytes(op.n_in), first, last)
     if op.fine16 != 0:
-        _quantise_fine16(x, op.fine16 + row * fine16_row_bytes(op.n_in), first, last)
+        _quantise_fine16(x, op.n_in, op.fine16 + row * fine16_row_bytes(op.n_in), first, last)
 
 
 @inline

@@ -24,8 +24,9 @@ FEW = 32
 # Kernels may touch rows up to the next multiple of this, where there are many.
 ROW_GROUP = 8
 
-# Bytes ahead of the weights being multiplied at which they are prefetched.
-AHEAD = 2048
+# Bytes ahead of the weights being multiplied at which they are prefetched, and before that into the
+# L2 cache.
+AHEAD, FAR_AHEAD = 2048, 8192
 
 # Bytes from one KV head's count of finished parts to the next: a cache line each.
 ARRIVED_BYTES = 64

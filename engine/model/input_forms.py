@@ -24,7 +24,9 @@ class InputForms:
     def __init__(self, workspace: Workspace, n_many: int, n_few: int, widest: int) -> None:
         self.q8 = workspace.reserve(2 * n_many * q8_row_bytes.py_func(widest))
         self.fine8 = workspace.reserve(n_few * fine8_row_bytes.py_func(widest))
-        self.fine16 = workspace.reserve(n_few * fine16_row_bytes.py_func(widest))
+        # Not always the widest one is the longest, as some are there several times.
+        longest = max(fine16_row_bytes.py_func(n) for n in range(32, widest + 32, 32))
+        self.fine16 = workspace.reserve(n_few * longest)
 
     def written_for(self, *readers: Matrix) -> dict[str, Any]:
         """Where an op is to write its result as integers, for the matrices that read it."""

@@ -1,12 +1,23 @@
 """Eight blocks of 32 weights taken as one of 256 (Q4_0 to Q8_0, IQ4_NL, MXFP4), for a dot product.
 
-What lies in the blocks, a number of bytes (`step`) apart, is gathered in vectors.
+A type tells how they are unpacked, in two functions:
+
+    scales(blocks)    (scale, offset) for fine16's columns (kernels/activation.py), two f32x16
+    weights(blocks)   the 256 weights in fine16's order, a tile
+
+What lies in the blocks is gathered in vectors, field by field (simd/eights.py).
 """
 
 from __future__ import annotations
 
 from engine.jit import inline
-from engine.kernels.activation import FINE16_BYTES
+from engine.kernels.activation import (
+    BLOCK_OF_COLUMN,
+    FINE16_BYTES,
+    FINE16_D,
+    FINE16_H,
+    FINE16_LOW,
+)
 from engine.kernels.simd import (
     ANY_U8,
     PLANE_BITS,
@@ -33,51 +44,35 @@ from engine.kernels.simd import (
     widen_f16,
 )
 from engine.quants.layouts import at_most_32, biased
-from engine.quants.row_loops import dot1_rows, dot4_rows, write
+from engine.quants.row_loops import end_one
 
-# The blocks in the order of fine16's columns (kernels/activation.py).
-_COLUMNS = Lanes(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7)
-_FIRST, _SECOND = (Lanes(*[2 * block + k for block in _COLUMNS.lanes]) for k in (0, 1))
+_FIRST, _SECOND = (Lanes(*[2 * block + k for block in BLOCK_OF_COLUMN.lanes]) for k in (0, 1))
 
 
 @inline
-def _unpack_eight(scales, weights, blocks):
+def _unpack(scales, weights, blocks):
     scale, offset = scales(blocks)
     return weights(blocks), scale, offset
 
 
 @inline
-def _add_eight(sums, rows, parts, x, x_bytes):
+def _add(sums, rows, parts, x, x_bytes):
     w, scale, offset = parts
     high = count_products(rows, w, x, x_bytes)
-    low = count_products(rows, w, x + 256, x_bytes)
-    total = fma_rows(sums[0], offset, x + 576, x_bytes)
+    low = count_products(rows, w, x + FINE16_LOW, x_bytes)
+    total = fma_rows(sums[0], offset, x + FINE16_H, x_bytes)
     counts = add(shl(high, PLANE_BITS), low)
-    return fma_counts(total, counts, scale, x + 512, x_bytes), sums[1]
+    return fma_counts(total, counts, scale, x + FINE16_D, x_bytes), sums[1]
 
 
-@inline
-def dot_eights(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
-    """QuantType.dot."""
-    sizes, to = (8 * block_bytes, FINE16_BYTES), (x, 0, out, 0)
-    at = w, row_bytes, n_rows, n_in
-    dot1_rows(_unpack_eight, _add_eight, write, scales, weights, sizes, at, to)
-
-
-@inline
-def dot4_eights(
-    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes
-):
-    """QuantType.dot4."""
-    sizes, to = (8 * block_bytes, FINE16_BYTES), (x, x_bytes, out, out_bytes)
-    at = w, row_bytes, n_rows, n_in
-    dot4_rows(n_x, _unpack_eight, _add_eight, write, scales, weights, sizes, at, to)
+# The form, for dot_rows and dot4_rows of row_loops.py.
+EIGHTS = 8, FINE16_BYTES, _unpack, _add, end_one
 
 
 @inline
 def of_columns(scales, bias):
     """(scale, offset) of eight blocks' scales, f32x8, for weights with `bias` added: f32x16."""
-    return biased(shuffle(scales, _COLUMNS), bias)
+    return biased(shuffle(scales, BLOCK_OF_COLUMN), bias)
 
 
 @inline

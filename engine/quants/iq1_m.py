@@ -33,8 +33,9 @@ from engine.kernels.tile import tile_dot_5bit_16
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.grids import from_runs_of_8
 from engine.quants.iq1_s import BIAS, EIGHTHS, GRID
-from engine.quants.k_blocks import dot4_blocks, dot_blocks, unpack_blocks
+from engine.quants.k_blocks import BY_16, unpack_blocks
 from engine.quants.layouts import biased, nibbles_in_turn, odd_times
+from engine.quants.row_loops import dot4_rows, dot_rows
 
 BLOCK = np.dtype([("qs", "u1", 32), ("qh", "u1", 16), ("scales", "<u2", 4)])
 BYTES = BLOCK.itemsize
@@ -101,14 +102,18 @@ def weights(block):
     )
 
 
+_BLOCK = BYTES, scales, weights
+
+
 @part(6)
 def dot_iq1_m(w, row_bytes, n_rows, n_in, x, out):
-    dot_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_rows(BY_16, _BLOCK, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
 
 
 @part(9)
 def dot4_iq1_m(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
-    dot4_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes)
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(BY_16, _BLOCK, at, n_x, (x, x_bytes, out, out_bytes))
 
 
 @part(6)

@@ -39,8 +39,9 @@ from engine.quants.grids import (
     signed,
     signs_of_bits,
 )
-from engine.quants.k_blocks import dot4_blocks, dot_blocks, unpack_blocks
+from engine.quants.k_blocks import BY_16, unpack_blocks
 from engine.quants.layouts import biased, odd_times, twice
+from engine.quants.row_loops import dot4_rows, dot_rows
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", (8, 8))])
 BYTES = BLOCK.itemsize
@@ -97,14 +98,18 @@ def weights(block):
     )
 
 
+_BLOCK = BYTES, scales, weights
+
+
 @part(6)
 def dot_iq2_xxs(w, row_bytes, n_rows, n_in, x, out):
-    dot_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_rows(BY_16, _BLOCK, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
 
 
 @part(9)
 def dot4_iq2_xxs(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
-    dot4_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes)
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(BY_16, _BLOCK, at, n_x, (x, x_bytes, out, out_bytes))
 
 
 @part(6)

@@ -32,8 +32,9 @@ from engine.kernels.simd import (
 from engine.kernels.tile import tile_dot_7bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.grids import add_parity, grid_of, seven_bits, sign_bits, signed, signs_of_bits
-from engine.quants.k_blocks import dot4_blocks, dot_blocks, unpack_blocks
+from engine.quants.k_blocks import BY_16, unpack_blocks
 from engine.quants.layouts import biased, odd_times, twice
+from engine.quants.row_loops import dot4_rows, dot_rows
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 64), ("words", "<u4", 8)])
 BYTES = BLOCK.itemsize
@@ -87,14 +88,18 @@ def weights(block):
     )
 
 
+_BLOCK = BYTES, scales, weights
+
+
 @part(6)
 def dot_iq3_xxs(w, row_bytes, n_rows, n_in, x, out):
-    dot_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_rows(BY_16, _BLOCK, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
 
 
 @part(9)
 def dot4_iq3_xxs(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
-    dot4_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes)
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(BY_16, _BLOCK, at, n_x, (x, x_bytes, out, out_bytes))
 
 
 @part(6)

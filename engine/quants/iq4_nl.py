@@ -15,9 +15,10 @@ from engine.kernels.op import part
 from engine.kernels.simd import ANY_U8, Field, Lanes, four_vectors, look_up, read_f16
 from engine.kernels.tile import tile_dot_8bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
-from engine.quants.eight_blocks import dot4_eights, dot_eights, f16_scales, looked_up
+from engine.quants.eight_blocks import EIGHTS, f16_scales, looked_up
 from engine.quants.layouts import nibbles
 from engine.quants.nibble_tables import unpack_nibble_tables
+from engine.quants.row_loops import dot4_rows, dot_rows
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
@@ -53,15 +54,18 @@ def _eight_weights(blocks):
     return four_vectors(*looked_up(blocks, _QS, _TABLE))
 
 
+_BLOCK = 8 * BYTES, _eight_scales, _eight_weights
+
+
 @part(6)
 def dot_iq4_nl(w, row_bytes, n_rows, n_in, x, out):
-    dot_eights(_eight_scales, _eight_weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_rows(EIGHTS, _BLOCK, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
 
 
 @part(9)
 def dot4_iq4_nl(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
-    scales, weights = _eight_scales, _eight_weights
-    dot4_eights(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes)
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(EIGHTS, _BLOCK, at, n_x, (x, x_bytes, out, out_bytes))
 
 
 @part(6)

@@ -43,8 +43,9 @@ from engine.kernels.simd import (
 from engine.kernels.tile import tile_dot_8bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
 from engine.quants.iq4_nl import BIAS, BIASED, SIGNED, VALUES
-from engine.quants.k_blocks import dot4_blocks, dot_blocks, unpack_blocks
+from engine.quants.k_blocks import BY_16, unpack_blocks
 from engine.quants.layouts import biased, eight_nibbles, nibbles_in_turn, twice
+from engine.quants.row_loops import dot4_rows, dot_rows
 
 BLOCK = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", 128)])
 BYTES = BLOCK.itemsize
@@ -120,27 +121,18 @@ _few = (_signed_scales, _signed_weights) if not ANY_U8 else (scales, weights)
 _few_scales, _few_weights = _few
 
 
+_BLOCK = BYTES, _few_scales, _few_weights
+
+
 @part(6)
 def dot_iq4_xs(w, row_bytes, n_rows, n_in, x, out):
-    dot_blocks(_few_scales, _few_weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_rows(BY_16, _BLOCK, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
 
 
 @part(9)
 def dot4_iq4_xs(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
-    dot4_blocks(
-        _few_scales,
-        _few_weights,
-        BYTES,
-        w,
-        row_bytes,
-        n_rows,
-        n_in,
-        x,
-        x_bytes,
-        n_x,
-        out,
-        out_bytes,
-    )
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(BY_16, _BLOCK, at, n_x, (x, x_bytes, out, out_bytes))
 
 
 @part(6)

@@ -6,11 +6,11 @@ A type tells how its block is unpacked, in two functions:
     scales(block)    (scale, offset) for each 16 weights, two f32x16; weight = scale * w + offset
     weights(block)   its 256 weights as four u8x64, of at most 127 each in a dot product, or i8x64
 
-Types that want to be fast unpack in the order of fine8's columns (kernels/activation.py) instead,
-weights as a tile, for products of their own:
+which is the form BY_16. Types that want to be fast have dot products in forms of their own, in the
+order of fine8's columns (kernels/activation.py), weights as a tile:
 
-    by_32     offset, f32x8, for each 32 weights
-    centred   weight = scale * (w - FINE8_CENTRE); there is no offset
+    BY_32     offset, f32x8, for each 32 weights
+    CENTRED   scale alone: weight = scale * (w - FINE8_CENTRE)
 
 512 bits are a register of some CPUs; where they are not, LLVM makes two or four of each vector.
 """
@@ -34,7 +34,7 @@ from engine.kernels.simd import (
     upper,
 )
 from engine.kernels.tile import STAGE, STAGE_2, STAGE_8, N, offset_at, scale_at
-from engine.quants.row_loops import dot1_rows, dot4_rows, write, write_both
+from engine.quants.row_loops import end_both, end_one
 
 # The groups of 16 in the order of fine8's columns.
 COLUMNS = Lanes(*[4 * j + i for i in range(4) for j in range(4)])
@@ -50,7 +50,6 @@ def _unpack(scales, weights, block):
 
 @inline
 def _add(sums, rows, parts, x, x_bytes):
-    """Add a block's 256 weights times the run of 256 fine8 values at x."""
     w, scale, offset = parts
     counts = count_products(rows, w, x, x_bytes)
     total = fma_rows(sums[0], offset, x + FINE8_H, x_bytes)
@@ -58,7 +57,7 @@ def _add(sums, rows, parts, x, x_bytes):
 
 
 @inline
-def _unpack_columns(scales, weights, block):
+def _unpack_by_32(scales, weights, block):
     scale, offset = scales(block)
     return weights(block), scale, offset
 
@@ -72,65 +71,22 @@ def _add_by_32(sums, rows, parts, x, x_bytes):
 
 
 @inline
+def _unpack_centred(scales, weights, block):
+    return weights(block), scales(block)
+
+
+@inline
 def _add_centred(sums, rows, parts, x, x_bytes):
-    w, scale, _ = parts
+    w, scale = parts
     counts = count_products(rows, w, x, x_bytes)
     d, centre = x + FINE8_D, x + FINE8_C
     return fma_centred(sums[0], counts, scale, d, centre, x_bytes), sums[1]
 
 
-@inline
-def dot_blocks(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
-    """QuantType.dot."""
-    sizes, to = (block_bytes, FINE8_BYTES), (x, 0, out, 0)
-    at = w, row_bytes, n_rows, n_in
-    dot1_rows(_unpack, _add, write, scales, weights, sizes, at, to)
-
-
-@inline
-def dot4_blocks(
-    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes
-):
-    """QuantType.dot4."""
-    sizes, to = (block_bytes, FINE8_BYTES), (x, x_bytes, out, out_bytes)
-    at = w, row_bytes, n_rows, n_in
-    dot4_rows(n_x, _unpack, _add, write, scales, weights, sizes, at, to)
-
-
-@inline
-def dot_by_32(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
-    """QuantType.dot."""
-    sizes, to = (block_bytes, FINE8_BYTES), (x, 0, out, 0)
-    at = w, row_bytes, n_rows, n_in
-    dot1_rows(_unpack_columns, _add_by_32, write_both, scales, weights, sizes, at, to)
-
-
-@inline
-def dot4_by_32(
-    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes
-):
-    """QuantType.dot4."""
-    sizes, to = (block_bytes, FINE8_BYTES), (x, x_bytes, out, out_bytes)
-    at = w, row_bytes, n_rows, n_in
-    dot4_rows(n_x, _unpack_columns, _add_by_32, write_both, scales, weights, sizes, at, to)
-
-
-@inline
-def dot_centred(scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, out):
-    """QuantType.dot."""
-    sizes, to = (block_bytes, FINE8_BYTES), (x, 0, out, 0)
-    at = w, row_bytes, n_rows, n_in
-    dot1_rows(_unpack_columns, _add_centred, write, scales, weights, sizes, at, to)
-
-
-@inline
-def dot4_centred(
-    scales, weights, block_bytes, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes
-):
-    """QuantType.dot4."""
-    sizes, to = (block_bytes, FINE8_BYTES), (x, x_bytes, out, out_bytes)
-    at = w, row_bytes, n_rows, n_in
-    dot4_rows(n_x, _unpack_columns, _add_centred, write, scales, weights, sizes, at, to)
+# Forms, for dot_rows and dot4_rows of row_loops.py.
+BY_16 = 1, FINE8_BYTES, _unpack, _add, end_one
+BY_32 = 1, FINE8_BYTES, _unpack_by_32, _add_by_32, end_both
+CENTRED = 1, FINE8_BYTES, _unpack_centred, _add_centred, end_one
 
 
 @inline

@@ -47,11 +47,7 @@ from engine.kernels.simd import (
 )
 from engine.kernels.tile import tile_dot_5bit_16
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
-from engine.quants.k_blocks import (
-    dot4_blocks,
-    dot_blocks,
-    unpack_blocks,
-)
+from engine.quants.k_blocks import BY_16, unpack_blocks
 from engine.quants.layouts import (
     at_most_32,
     bytes_of,
@@ -59,6 +55,7 @@ from engine.quants.layouts import (
     words_of,
 )
 from engine.quants.q2_k import two_bits
+from engine.quants.row_loops import dot4_rows, dot_rows
 
 BLOCK = np.dtype([("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), ("d", "<f2")])
 BYTES = BLOCK.itemsize
@@ -114,14 +111,18 @@ def weights(block):
     )
 
 
+_BLOCK = BYTES, scales, weights
+
+
 @part(6)
 def dot_q3_k(w, row_bytes, n_rows, n_in, x, out):
-    dot_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_rows(BY_16, _BLOCK, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
 
 
 @part(9)
 def dot4_q3_k(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
-    dot4_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes)
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(BY_16, _BLOCK, at, n_x, (x, x_bytes, out, out_bytes))
 
 
 @part(6)

@@ -21,11 +21,7 @@ from engine.jit import inline
 from engine.kernels.op import part
 from engine.kernels.tile import tile_dot_4bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
-from engine.quants.k_blocks import (
-    dot4_by_32,
-    dot_by_32,
-    unpack_blocks,
-)
+from engine.quants.k_blocks import BY_32, unpack_blocks
 from engine.quants.layouts import (
     at_most_32,
     nibble_columns,
@@ -36,6 +32,7 @@ from engine.quants.layouts import (
 from engine.quants.layouts import (
     unpack_scales_and_minima as scales,
 )
+from engine.quants.row_loops import dot4_rows, dot_rows
 
 BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)])
 BYTES = BLOCK.itemsize
@@ -67,27 +64,18 @@ def _columns(block):
     return nibble_columns(block + 16)
 
 
+_BLOCK = BYTES, scales_of_nibbles, _columns
+
+
 @part(6)
 def dot_q4_k(w, row_bytes, n_rows, n_in, x, out):
-    dot_by_32(scales_of_nibbles, _columns, BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_rows(BY_32, _BLOCK, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
 
 
 @part(9)
 def dot4_q4_k(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
-    dot4_by_32(
-        scales_of_nibbles,
-        _columns,
-        BYTES,
-        w,
-        row_bytes,
-        n_rows,
-        n_in,
-        x,
-        x_bytes,
-        n_x,
-        out,
-        out_bytes,
-    )
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(BY_32, _BLOCK, at, n_x, (x, x_bytes, out, out_bytes))
 
 
 @part(6)

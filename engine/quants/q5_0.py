@@ -23,9 +23,10 @@ from engine.kernels.simd import (
 )
 from engine.kernels.tile import STAGE, N, offset_at, scale_at, tile_dot_5bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
-from engine.quants.eight_blocks import dot4_eights, dot_eights, f16_scales
+from engine.quants.eight_blocks import EIGHTS, f16_scales
 from engine.quants.eight_blocks import five_bits as five_bits_of_eight
 from engine.quants.layouts import five_bits
+from engine.quants.row_loops import dot4_rows, dot_rows
 
 BLOCK = np.dtype([("d", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
 BYTES = BLOCK.itemsize
@@ -50,16 +51,18 @@ def _weights(blocks):
     return five_bits_of_eight(blocks, _QS, _QH)
 
 
+_BLOCK = 8 * BYTES, _scales, _weights
+
+
 @part(6)
 def dot_q5_0(w, row_bytes, n_rows, n_in, x, out):
-    dot_eights(_scales, _weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_rows(EIGHTS, _BLOCK, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
 
 
 @part(9)
 def dot4_q5_0(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
-    dot4_eights(
-        _scales, _weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes
-    )
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(EIGHTS, _BLOCK, at, n_x, (x, x_bytes, out, out_bytes))
 
 
 @part(6)

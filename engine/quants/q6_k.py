@@ -45,17 +45,13 @@ from engine.kernels.simd import (
 )
 from engine.kernels.tile import tile_dot_6bit_16
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
-from engine.quants.k_blocks import (
-    COLUMNS,
-    dot4_centred,
-    dot_centred,
-    unpack_blocks,
-)
+from engine.quants.k_blocks import CENTRED, COLUMNS, unpack_blocks
 from engine.quants.layouts import (
     bytes_of,
     times_16,
     words_of,
 )
+from engine.quants.row_loops import dot4_rows, dot_rows
 
 BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
 BYTES = BLOCK.itemsize
@@ -106,8 +102,7 @@ def weights(block):
 
 @inline
 def _scales_of_columns(block):
-    scale = times_16(shuffle(load(i8x16, block + 192), COLUMNS), read_f16(block + 208))
-    return scale, scale
+    return times_16(shuffle(load(i8x16, block + 192), COLUMNS), read_f16(block + 208))
 
 
 @inline
@@ -115,27 +110,18 @@ def _columns(block):
     return columns(*weights(block))
 
 
+_BLOCK = BYTES, _scales_of_columns, _columns
+
+
 @part(6)
 def dot_q6_k(w, row_bytes, n_rows, n_in, x, out):
-    dot_centred(_scales_of_columns, _columns, BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_rows(CENTRED, _BLOCK, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
 
 
 @part(9)
 def dot4_q6_k(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
-    dot4_centred(
-        _scales_of_columns,
-        _columns,
-        BYTES,
-        w,
-        row_bytes,
-        n_rows,
-        n_in,
-        x,
-        x_bytes,
-        n_x,
-        out,
-        out_bytes,
-    )
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(CENTRED, _BLOCK, at, n_x, (x, x_bytes, out, out_bytes))
 
 
 @part(6)

@@ -25,7 +25,8 @@ from engine.kernels.simd import (
 )
 from engine.kernels.tile import STAGE, N, offset_at, scale_at, tile_dot_8bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
-from engine.quants.eight_blocks import BYTE_BIAS, dot4_eights, dot_eights, f16_scales, signed_bytes
+from engine.quants.eight_blocks import BYTE_BIAS, EIGHTS, f16_scales, signed_bytes
+from engine.quants.row_loops import dot4_rows, dot_rows
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "i1", 32)])
 BYTES = BLOCK.itemsize
@@ -46,16 +47,18 @@ def _weights(blocks):
     return signed_bytes(blocks, _FIRST, _SECOND)
 
 
+_BLOCK = 8 * BYTES, _scales, _weights
+
+
 @part(6)
 def dot_q8_0(w, row_bytes, n_rows, n_in, x, out):
-    dot_eights(_scales, _weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_rows(EIGHTS, _BLOCK, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
 
 
 @part(9)
 def dot4_q8_0(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
-    dot4_eights(
-        _scales, _weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes
-    )
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(EIGHTS, _BLOCK, at, n_x, (x, x_bytes, out, out_bytes))
 
 
 @part(6)

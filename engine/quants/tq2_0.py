@@ -18,9 +18,10 @@ from engine.kernels.op import part
 from engine.kernels.simd import f32x16, read_f16, splat
 from engine.kernels.tile import tile_dot_4bit
 from engine.quants.base import Blocks, FewInput, Floats, QuantType
-from engine.quants.k_blocks import dot4_blocks, dot_blocks, unpack_blocks
+from engine.quants.k_blocks import BY_16, unpack_blocks
 from engine.quants.layouts import at_most_32, biased
 from engine.quants.q2_k import two_bits
+from engine.quants.row_loops import dot4_rows, dot_rows
 
 BLOCK = np.dtype([("qs", "u1", 64), ("d", "<f2")])
 BYTES = BLOCK.itemsize
@@ -47,14 +48,18 @@ def weights(block):
     return at_most_32(w0, w1, w2, w3)
 
 
+_BLOCK = BYTES, scales, weights
+
+
 @part(6)
 def dot_tq2_0(w, row_bytes, n_rows, n_in, x, out):
-    dot_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, out)
+    dot_rows(BY_16, _BLOCK, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
 
 
 @part(9)
 def dot4_tq2_0(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
-    dot4_blocks(scales, weights, BYTES, w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes)
+    at = w, row_bytes, n_rows, n_in
+    dot4_rows(BY_16, _BLOCK, at, n_x, (x, x_bytes, out, out_bytes))
 
 
 @part(6)

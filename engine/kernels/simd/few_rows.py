@@ -163,6 +163,26 @@ def add_lower(typingctx, sums, halves):
 
 
 @intrinsic
+def split_lanes(typingctx, sums, numbers, n):
+    """(those lanes of the sums whose number is below n, the others), each with zeros elsewhere.
+
+    numbers: Lanes, one for each lane.
+    """
+    i32s = ir.VectorType(I32, sums.vec.n)
+
+    def codegen(context, builder, sig, args):
+        limit = ll.splat(builder, builder.trunc(args[2], I32), i32s)
+        is_below = builder.icmp_signed("<", ir.Constant(i32s, list(numbers.lanes)), limit)
+        none = ir.Constant(sums.vec.ir, None)
+        vectors = ll.vectors(builder, sums, args[0])
+        below = ll.tile(builder, sums, [builder.select(is_below, v, none) for v in vectors])
+        others = ll.tile(builder, sums, [builder.select(is_below, none, v) for v in vectors])
+        return context.make_tuple(builder, sig.return_type, (below, others))
+
+    return types.UniTuple(sums, 2)(sums, numbers, types.int64), codegen
+
+
+@intrinsic
 def load_sums(typingctx, sums, address):
     """The sums that `store_sums` wrote at address; of the given ones only the type matters."""
 
