@@ -66,8 +66,8 @@ run_tests() { # PROFILE, pytest's arguments
 if [ $# -gt 0 ]; then
   run_tests aarch64 "$@"
 else
-  kernels=(tests/engine/kernels/test_{simd,tile,activation}.py tests/engine/test_quants.py)
-  all_of='test_simd.py or test_tile.py or test_activation.py'
+  kernels=(tests/engine/kernels/test_{simd,eights,tile,activation}.py tests/engine/test_{dots,quants}.py)
+  all_of='test_simd.py or test_eights.py or test_tile.py or test_activation.py'
   run_tests aarch64 "${kernels[@]}" -k "$all_of or F16 or Q4_0 or Q8_0 or Q4_K or Q6_K or IQ4_XS or IQ2_S"
   run_tests aarch64-v8.0 "${kernels[@]}" -k "$all_of or Q8_0 or Q4_K"
 fi

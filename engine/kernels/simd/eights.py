@@ -40,7 +40,7 @@ def load_sixteens(typingctx, blocks, field):
     """A field of sixteen bytes: (its first eight of all blocks, its last eight), IN_TURN."""
 
     def codegen(context, builder, sig, args):
-        if _is_picked(field):
+        if _is_picked(field, 8):
             halves = [_gather(builder, args[0], field, skip, 8, IN_TURN) for skip in (0, 8)]
         else:
             sixteen = ir.VectorType(I8, 16)
@@ -64,7 +64,7 @@ def add_fifth_bits(typingctx, w0, w1, w2, w3, blocks, field):
 
     def codegen(context, builder, sig, args):
         # In each 16 bytes, those of the blocks that lie there in w.
-        order = [block for block in IN_TURN for _ in (0, 1)] if _is_picked(field) else _NEAR
+        order = [block for block in IN_TURN for _ in (0, 1)] if _is_picked(field, 4) else _NEAR
         words = _gather(builder, args[4], field, 0, 4, order)
         bits = builder.bitcast(words, ir.VectorType(I8, 4 * len(order)))
         bit = ir.Constant(w0.ir, [1 << i % 8 for i in range(64)])
@@ -84,9 +84,11 @@ def add_fifth_bits(typingctx, w0, w1, w2, w3, blocks, field):
     return types.UniTuple(w0, 4)(w0, w0, w0, w0, types.int64, field), codegen
 
 
-def _is_picked(field):
-    """Whether whole blocks are read. Words have two bytes, so fields must begin at even ones."""
-    even = field.step % 2 == field.offset % 2 == 0
+def _is_picked(field, size):
+    """Whether whole blocks are read for `size` bytes of a field. They are picked in words of two
+    bytes, so that fields must begin and end at even ones.
+    """
+    even = field.step % 2 == field.offset % 2 == size % 2 == 0
     return PROFILE.lanes == 16 and field.step <= _PICKED and even
 
 
@@ -98,7 +100,7 @@ def _places(builder, blocks, field, skip):
 
 def _gather(builder, blocks, field, skip, size, order):
     """`size` bytes behind the first `skip` bytes of the field, of blocks in any order."""
-    if _is_picked(field):
+    if _is_picked(field, size):
         starts = [field.step * block + field.offset + skip for block in order]
         return _pick_words(builder, blocks, 8 * field.step, _runs(starts, size)[::2])
     piece = ir.IntType(8 * size)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -15,6 +13,7 @@ from engine.kernels.activation import (
     quantise_rows,
 )
 from engine.kernels.op import BATCH, OP
+from tests.native_call import call
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -37,8 +36,7 @@ def quantised(x: Floats, planes: int, form: str, row_bytes: int) -> Bytes:
     op, batch = np.zeros(1, OP), np.zeros(1, BATCH)
     op["n_in"], op["x"], op[form] = n, x.ctypes.data, rows.ctypes.data
     batch["n_rows"], batch["planes"] = n_rows, planes
-    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(quantise_rows.address)
-    call(op.ctypes.data, batch.ctypes.data, 0, 1)
+    call(quantise_rows, op, batch, 0, 1)
     return rows
 
 

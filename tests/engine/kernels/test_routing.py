@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 from engine.jit import Native
 from engine.kernels.op import BATCH, FEW, OP, ROW_GROUP
 from engine.kernels.routing import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN, route, sort_pairs
+from tests.native_call import call
 
 N_EXPERT, N_USED = 20, 3  # no multiple of a vector
 PADDED = 32
@@ -23,8 +23,7 @@ def run(kernel: Native, n_rows: int, **fields: Any) -> None:
     for name, value in {"scratch": scratch, **fields}.items():
         op[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
     batch["n_rows"], batch["planes"] = n_rows, 0 if n_rows <= FEW else 1
-    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(kernel.address)
-    call(op.ctypes.data, batch.ctypes.data, 0, 1)
+    call(kernel, op, batch, 0, 1)
 
 
 def softmax(x: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

@@ -5,23 +5,15 @@ RUSHLIGHT_CPU_PROFILE chooses which one a run tests.
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from engine.jit import Native
 from engine.kernels.op import part
 from engine.kernels.simd import (
-    Field,
     Lanes,
-    add_fifth_bits,
     i8x64,
     load,
-    load_field,
     load_pieces,
-    load_sixteens,
     look_up,
     negate_where,
     read_i64,
@@ -29,8 +21,8 @@ from engine.kernels.simd import (
     u8x16,
     u8x32,
     u8x64,
-    u16x8,
 )
+from tests.native_call import call
 
 SQUARES = Lanes(*(i * i for i in range(16)))
 SIGNED = Lanes(*(10 * i - 100 for i in range(16)))
@@ -57,33 +49,6 @@ def pieces(at, out):
     store(out, load_pieces(u8x32, (at + 40, at + 8, at + 8, at)))
     eight = (at, at + 1, at + 60, at + 7, at + 3, at + 3, at + 2, at + 50)
     store(out + 32, load_pieces(u8x32, eight))
-
-
-# Blocks of 24 bytes, and of 17, which no CPU reads whole.
-D, BITS, QS = Field(2, 24), Field(4, 24), Field(8, 24)
-ODD = Field(1, 17)
-
-
-@part(2)
-def fields_of_eight(blocks, out):
-    store(out, load_field(u16x8, blocks, D))
-    first, last = load_sixteens(blocks, QS)
-    store(out + 16, first)
-    store(out + 80, last)
-    for i, w in enumerate(add_fifth_bits(first, last, first, last, blocks, BITS)):
-        store(out + 144 + 64 * i, w)
-
-
-@part(2)
-def odd_fields_of_eight(blocks, out):
-    first, last = load_sixteens(blocks, ODD)
-    store(out, first)
-    store(out + 64, last)
-
-
-def call(function: Native, *arrays: npt.NDArray[np.generic]) -> None:
-    arguments = [array.ctypes.data for array in arrays]
-    ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(arguments))(function.address)(*arguments)
 
 
 @pytest.fixture
@@ -121,28 +86,3 @@ def test_load_pieces(rng: np.random.Generator) -> None:
     fours = [memory[at : at + 8] for at in (40, 8, 8, 0)]
     eights = [memory[at : at + 4] for at in (0, 1, 60, 7, 3, 3, 2, 50)]
     assert out.tolist() == np.concatenate(fours + eights).tolist()
-
-
-IN_TURN = [0, 4, 1, 5, 2, 6, 3, 7]
-
-
-def test_fields_of_eight_blocks(rng: np.random.Generator) -> None:
-    blocks = rng.integers(0, 256, (8, 24), np.uint8)
-    blocks[:, 8:] &= 15
-    out = np.zeros(144 + 256, np.uint8)
-    call(fields_of_eight, blocks, out)
-    np.testing.assert_array_equal(out[:16], blocks[:, 2:4].ravel())
-    first, last = blocks[IN_TURN, 8:16], blocks[IN_TURN, 16:]
-    np.testing.assert_array_equal(out[16:144], np.concatenate([first, last]).ravel())
-    for k, w in enumerate((first, last, first, last)):
-        bits = np.unpackbits(blocks[IN_TURN, 4 + k, None], axis=1, bitorder="little")
-        own = out[144 + 64 * k : 208 + 64 * k].reshape(8, 8)
-        np.testing.assert_array_equal(own, w + 16 * bits)
-
-
-def test_fields_of_eight_odd_blocks(rng: np.random.Generator) -> None:
-    blocks = rng.integers(0, 256, (8, 17), np.uint8)
-    out = np.zeros(128, np.uint8)
-    call(odd_fields_of_eight, blocks, out)
-    expected = np.concatenate([blocks[IN_TURN, 1:9], blocks[IN_TURN, 9:]])
-    np.testing.assert_array_equal(out, expected.ravel())

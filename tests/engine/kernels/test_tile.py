@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import pytest
 
@@ -11,6 +9,7 @@ from engine.jit import Native
 from engine.kernels import tile as tiles
 from engine.kernels.activation import q8_row_bytes
 from engine.kernels.tile import N, T
+from tests.native_call import call
 
 
 @pytest.mark.parametrize(
@@ -56,9 +55,5 @@ def _product(
     x[:, :n] = np.full(n, 127 * sign, np.int8).view(np.uint8)
     x[:, n : n + n // 2] = np.concatenate(parts).astype(np.float32).view(np.uint8)
     out = np.zeros((T, N), np.float32)
-    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 10)(product.address)
-    call(
-        *(tile.ctypes.data, n, x.ctypes.data, x.strides[0], n, 0, T),
-        *(out.ctypes.data, out.strides[0], 0),
-    )
+    call(product, tile, n, x, x.strides[0], n, 0, T, out, out.strides[0], 0)
     return out
