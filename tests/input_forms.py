@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from engine.quants.base import FewInput
@@ -49,9 +51,17 @@ def fine8_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fine16_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two planes of 8 bits, in the order that activation.py draws."""
+    """Two planes of 8 bits, in the order that activation.py draws.
+
+    As many rows lie in a line as make it whole runs of 256, if it has 4,096 values at most.
+    """
     n_rows, n = x.shape
-    d, q, values = rounded(np.pad(x, [(0, 0), (0, -n % 256)]), 32, 127 << 7)
+    in_line = 8 // math.gcd(n // 32, 8)
+    if n > 256 and in_line * n <= 4096:
+        line = np.tile(x, in_line)
+    else:
+        line = np.pad(x, [(0, 0), (0, -n % 256)])
+    d, q, values = rounded(line, 32, 127 << 7)
     high = np.rint(q / 128)
     # [runs, two fours of blocks, blocks, vectors, columns, 4]
     planes = [

@@ -21,8 +21,9 @@ Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
 # Eight blocks of 32 are taken as one of 256: here are a part of that, some whole ones, and both.
+# Two, four or eight rows in a line are whole ones, but for the longest such lines.
 # Long rows are read in chunks of 8 or 16 of them: here are just so many, and one more.
-WIDTHS = (32, 96, 256, 576, 608, 640, 768, 896, 1280, 4096, 4352, 4448)
+WIDTHS = (32, 96, 256, 288, 576, 608, 640, 768, 896, 1280, 2176, 4096, 4352, 4448)
 products = pytest.mark.parametrize(
     "quant, n_in",
     [

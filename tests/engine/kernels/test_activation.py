@@ -51,9 +51,9 @@ def within(values: npt.NDArray[np.float64], x: Floats, group: int, most: int) ->
     assert (np.abs(values - x) <= 0.51 * step + 1e-30).all()
 
 
-@widths
+@pytest.mark.parametrize("n", [256, 768, 1024])
 def test_fine8(x: Floats, n: int) -> None:
-    runs = -(-n // 256)
+    runs = n // 256
     row_bytes = fine8_row_bytes.py_func(n)
     rows = quantised(x, 0, "fine8", row_bytes)[:, : runs * 512].reshape(3, runs, 512)
     # Of the 16 columns of 4 quarters: column 4 i + j holds sixteen number 4 j + i.
@@ -68,14 +68,16 @@ def test_fine8(x: Floats, n: int) -> None:
     np.testing.assert_allclose(h, sums, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(c, -32 * sums[:, :, of], rtol=1e-5, atol=4e-5)
     np.testing.assert_allclose(s[:, :, :8], sums[:, :, ::2] + sums[:, :, 1::2], 1e-5, 2e-6)
-    values = values.reshape(3, -1)
-    within(values[:, :n], x, 16, 127)
-    assert not values[:, n:].any()
+    within(values.reshape(3, n), x, 16, 127)
 
 
-@widths
-def test_fine16(x: Floats, n: int) -> None:
-    runs = -(-n // 256)
+@pytest.mark.parametrize(
+    "n, in_line",
+    [(32, 1), (256, 1), (288, 8), (544, 1), (576, 4), (640, 2), (800, 1), (896, 2), (1024, 1)],
+)
+def test_fine16(x: Floats, n: int, in_line: int) -> None:
+    """in_line: how often a row has its values, until runs end with them, up to 4,096 in all."""
+    runs = -(-in_line * n // 256)
     row_bytes = fine16_row_bytes.py_func(n)
     rows = quantised(x, 0, "fine16", row_bytes)[:, : runs * 640].reshape(3, runs, 640)
     q, low = (ints(rows[:, :, i : i + 256].copy()).reshape(3, runs, 4, 16, 4) for i in (0, 256))
@@ -91,8 +93,8 @@ def test_fine16(x: Floats, n: int) -> None:
         sums[:, :, block] = h[:, :, columns].sum(-1)
     np.testing.assert_allclose(sums, values.sum(-1), rtol=1e-5, atol=1e-6)
     values = values.reshape(3, -1)
-    within(values[:, :n], x, 32, 127 * 128)
-    assert not values[:, n:].any()
+    within(values[:, : in_line * n], np.tile(x, in_line), 32, 127 * 128)
+    assert not values[:, in_line * n :].any()
 
 
 @widths
