@@ -213,7 +213,8 @@ class _Taker:
             self._scored += _scored_tokens(self._prompt.ids, event)
             return
         if self._echo:
-            yield Piece(self._index, (ContentDelta(self._echo.text),), self._echo_tokens())
+            echo = (ContentDelta(self._echo.text),)
+            yield Piece(self._index, echo, self._echo_tokens(), len(self._prompt.ids))
             self._echo = None
         if isinstance(event, Token):
             self._tokens.append(event)
@@ -251,7 +252,7 @@ class _Taker:
         tokens, self._tokens = tuple(self._tokens), []
         if any(isinstance(delta, ReasoningDelta) for delta in deltas):
             self._n_reasoning += len(tokens)
-        yield Piece(self._index, tuple(deltas), tokens)
+        yield Piece(self._index, tuple(deltas), tokens, len(self._prompt.ids))
 
     def _wanted(self, deltas: list[Delta]) -> Iterator[Delta]:
         for delta in deltas:

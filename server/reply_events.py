@@ -26,11 +26,14 @@ EndReason = Literal["stop", "length", "tool_calls"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """More of one choice. tokens: those that made it, with earlier ones that made nothing yet."""
+    """More of one choice. tokens: those that made it, with earlier ones that made nothing yet;
+    n_prompt: tokens of its prompt.
+    """
 
     index: int
     deltas: tuple[Delta, ...]
     tokens: tuple[Token, ...]
+    n_prompt: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from engine import InvalidRequest, SamplingParams
+from engine import INFILL, SAMPLERS, InvalidRequest, SamplingParams
 from server.request_object import RequestObject
 from server.whole_numbers import Int32
 
@@ -49,19 +49,8 @@ def _token_biases(value: Any) -> Any:
     return {int(key): bias for key, bias in value.items()}
 
 
-# llama.cpp's letters for its samplers, and their names.
-_SAMPLERS = {
-    "e": "penalties",
-    "d": "dry",
-    "s": "top_n_sigma",
-    "k": "top_k",
-    "y": "typ_p",
-    "p": "top_p",
-    "m": "min_p",
-    "x": "xtc",
-    "t": "temperature",
-    "i": "infill",
-}
+# llama.cpp's letters for its samplers, in their usual order.
+_SAMPLERS = dict(zip("edskypmxti", (*SAMPLERS, INFILL), strict=True))
 
 
 def _samplers(value: Any) -> Any:

@@ -196,11 +196,9 @@ class FakeEngine:
     def encode_infill(self, prefix: str, suffix: str) -> list[int]:
         return self.encode_prompt(f"<PRE>{prefix}<SUF>{suffix}<MID>")
 
-    def fit_infill(
-        self, before: str, after: str, files: Sequence[OtherFile], n_ctx: int
-    ) -> FittedInfill:
+    def fit_infill(self, before: str, after: str, files: Sequence[OtherFile]) -> FittedInfill:
         """Half of the context is for what stands before."""
-        fits = before[-n_ctx // 2 :]
+        fits = before[-self.model.n_ctx // 2 :]
         text = "".join(f"<FILE>{file.name}:{file.text}" for file in files)
         ids = self.encode_prompt(f"{text}<PRE>{fits}<SUF>{after}<MID>")
         return FittedInfill(ids, len(before) - len(fits))

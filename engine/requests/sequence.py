@@ -252,7 +252,11 @@ class Sequence:
     def finish(self, reason: FinishReason) -> None:
         """End the reply: text that was held back is text after all."""
         text = self._lines.push(self._stop.flush())
-        self._end(FinishReason.STOP if self._stop.stopped else reason, text)
+        if self._lines.is_over:
+            reason = FinishReason.LENGTH
+        elif self._stop.stopped:
+            reason = FinishReason.STOP
+        self._end(reason, text)
 
     def fail(self, error: EngineError) -> None:
         self.enter(Phase.DONE)
@@ -281,7 +285,8 @@ class Sequence:
             self.n_decoded,
             timings,
             self.generation.difference,
-            self._stop.stop_string,
+            # One that came with the end of a line did not end a reply that ends before it.
+            self._stop.stop_string if reason is FinishReason.STOP else None,
         )
 
     def _report(self, event: Event) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from engine import RequestOptions, SamplingParams
+from engine import RequestOptions
 from server import known_fields
 from server.openai.constraints import ConstraintFields
 from server.openai.fields import MAX_CHOICES
@@ -83,14 +83,17 @@ class NativeBody(ConstraintFields):
     post_sampling_probs: bool = False  # in what a token was drawn from, not the model's own
     response_fields: list[str] = Field(default_factory=list)
 
-    def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
-        params = super().sampling_params(defaults)
-        return dataclasses.replace(params, post_sampling_probs=self.post_sampling_probs)
-
     @property
     def wants_prompt(self) -> bool:
         """Whether the reply is to show it."""
         return not self.response_fields or "prompt" in self.response_fields
+
+    @property
+    def grammar_text(self) -> str:
+        """The grammar that is asked for, where it is one; "" = none."""
+        constraint = self.constraint()
+        is_grammar = constraint and constraint.kind in ("gbnf", "lark")
+        return constraint.value if constraint and is_grammar else ""
 
     def options(self) -> RequestOptions:
         options = super().options()

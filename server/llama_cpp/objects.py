@@ -46,7 +46,10 @@ class NativeEncoder:
 
     def __init__(self, engine: Engine, body: NativeBody, params: SamplingParams) -> None:
         """params: as asked for."""
-        self._engine, self._body, self._params = engine, body, params
+        self._engine, self._body = engine, body
+        self._settings = GenerationSettings.of(
+            params, engine.model.n_ctx, stream=body.stream, grammar=body.grammar_text
+        )
         self._n_sent: Counter[int] = Counter()  # tokens of each choice
         self._has_new_line: set[int] = set()  # choices
 
@@ -62,14 +65,15 @@ class NativeEncoder:
     def waiting(self, status: Status) -> Iterator[CompletionPiece]:
         if self._body.include_progress:
             more = {"prompt_progress": PromptProgress.of(status)}
-            yield self._piece(status.index, "", (), **more)
+            yield self._piece(status.index, "", (), status.progress.n_prompt, **more)
 
     def piece(self, piece: Piece) -> Iterator[CompletionPiece]:
         text = "".join(delta.text for delta in piece.deltas if isinstance(delta, ContentDelta))
         if "\n" in text:
             self._has_new_line.add(piece.index)
         self._n_sent[piece.index] += len(piece.tokens)
-        yield self._piece(piece.index, text, piece.tokens, **self._scores(piece.tokens))
+        scores = self._scores(piece.tokens)
+        yield self._piece(piece.index, text, piece.tokens, piece.n_prompt, **scores)
 
     def ended(self, end: Ended, ends: Sequence[Ended] | None) -> Iterator[Completion | SomeFields]:
         yield self._complete("", (), end.index in self._has_new_line, end)
@@ -81,7 +85,7 @@ class NativeEncoder:
         yield llama_error(error)
 
     def _piece(
-        self, index: int, text: str, tokens: Sequence[Token], **more: Any
+        self, index: int, text: str, tokens: Sequence[Token], n_prompt: int, **more: Any
     ) -> CompletionPiece:
         return CompletionPiece(
             index=index,
@@ -90,6 +94,7 @@ class NativeEncoder:
             stop=False,
             id_slot=_SLOT,
             tokens_predicted=self._n_sent[index],
+            tokens_evaluated=n_prompt,
             **more,
         )
 
@@ -108,7 +113,7 @@ class NativeEncoder:
             model=self._engine.model.name,
             tokens_predicted=done.n_decoded,
             tokens_evaluated=done.n_prompt,
-            generation_settings=GenerationSettings.of(self._params, n_ctx),
+            generation_settings=self._settings,
             prompt=end.prompt,
             has_new_line=has_new_line,
             truncated=is_full or end.n_cut > 0,

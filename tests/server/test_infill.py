@@ -82,6 +82,16 @@ def test_a_warm_up_is_answered_with_nothing(http: httpx.Client, fake: FakeEngine
     assert body["prompt"] == "<FILE>other.py:x = 1\n<PRE><SUF><MID>"
 
 
+def test_choices_and_probabilities(http: httpx.Client, fake: FakeEngine) -> None:
+    asked = {"input_prefix": "a", "input_suffix": "b", "n_cmpl": 2, "n_probs": 2}
+    bodies = http.post("/infill", json=asked).json()
+    assert [body["index"] for body in bodies] == [0, 1]
+    for body in bodies:
+        first = body["completion_probabilities"][0]
+        assert first["token"] == "P" and len(first["top_logprobs"]) == 2
+    assert [sent.params.n_probs for sent in fake.submitted[-2:]] == [2, 2]
+
+
 def test_what_is_cut_is_told(http: httpx.Client) -> None:
     sent = {"input_prefix": "x" * 300, "input_suffix": "y"}
     reply = http.post("/infill", json=sent)

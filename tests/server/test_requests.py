@@ -127,6 +127,23 @@ def test_refused_part_is_named_by_its_type(http: httpx.Client) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("path", "asked"), [(CHAT, HELLO), ("/v1/completions", {"prompt": "Hello"})]
+)
+def test_samplers_and_the_cache_are_the_requests_to_choose(
+    http: httpx.Client, fake: FakeEngine, path: str, asked: dict[str, Any]
+) -> None:
+    body = {**asked, "samplers": ["top_p", "temperature"], "cache_prompt": False}
+    assert http.post(path, json=body).status_code == 200
+    sent = fake.submitted[-1]
+    assert sent.params.samplers == ("top_p", "temperature") and not sent.options.use_cache
+    assert http.post(path, json={**asked, "samplers": "kt"}).status_code == 200
+    sent = fake.submitted[-1]
+    assert sent.params.samplers == ("top_k", "temperature") and sent.options.use_cache
+    reply = http.post(path, json={**asked, "samplers": ["top_k", "top_k"]})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "samplers")
+
+
 ACTIVE: list[dict[str, Any]] = [
     {"functions": [{"name": "f"}]},
     {"function_call": {"name": "f"}},
