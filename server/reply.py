@@ -154,11 +154,12 @@ class Reply:
         self._prepare_next_turn()
 
     def _prepare_next_turn(self) -> None:
-        """Where it is clear what a next turn would go on from."""
-        chat = self._prepared.prompts[0].chat if self.n_choices == 1 else None
-        if chat:
-            turn = chat.prepare_next_turn
-            self._loop.run_in_executor(None, turn, self._engine, self._made[0])
+        """Where it is clear what a next turn would go on from: from one reply that there is."""
+        if self.n_choices != 1:
+            return
+        chat, reply = self._prepared.prompts[0].chat, self._made[0]
+        if chat and reply.ended.finished.n_decoded:
+            self._loop.run_in_executor(None, chat.prepare_next_turn, self._engine, reply)
 
     async def collect(self) -> tuple[list[Choice], list[Ended]]:
         """The choices to show, in order, and the ends of all that were made. Raises: EngineError"""

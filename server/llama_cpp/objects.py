@@ -154,7 +154,7 @@ def _candidate(token_id: int, logprob: float | None, token_bytes: TokenBytes) ->
 
 def _stop_type(end: Ended) -> Literal["eos", "limit", "word"]:
     if end.finished.finish_reason is not FinishReason.STOP:
-        return "limit"  # of a line too, which may end before a stop string that came with it
+        return "limit"
     return "eos" if end.finished.stop_string is None else "word"
 
 

@@ -36,7 +36,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 1, "max_completion_tokens": 2}, "max_completion_tokens"),
     ({"max_completion_tokens": 0}, "max_completion_tokens"),
     ({"n_predict": -5}, "n_predict"),
-    ({"max_tokens": None, "n_predict": 0}, "n_predict"),
     ({"repetition_penalty": 0}, "repetition_penalty"),
     ({"repetition_context_size": -2}, "repetition_context_size"),
     ({"temperature": "hot"}, "temperature"),
@@ -142,6 +141,18 @@ def test_samplers_and_the_cache_are_the_requests_to_choose(
     assert sent.params.samplers == ("top_k", "temperature") and sent.options.use_cache
     reply = http.post(path, json={**asked, "samplers": ["top_k", "top_k"]})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "samplers")
+
+
+def test_whole_numbers_may_be_written_with_a_point(http: httpx.Client, fake: FakeEngine) -> None:
+    body = {"max_tokens": 5.0, "top_k": 7.0, "seed": 3.0, "n": 1.0, "stop_token_ids": [9.0]}
+    assert http.post(CHAT, json={**HELLO, **body}).status_code == 200
+    sent = fake.submitted[-1].params
+    assert (sent.max_tokens, sent.top_k, sent.seed, sent.stop_token_ids) == (5, 7, 3, {9})
+    assert type(sent.max_tokens) is type(sent.top_k) is type(sent.seed) is int
+    for name in ("n", "seed", "max_tokens"):
+        for wrong in (1.5, True):
+            reply = http.post(CHAT, json={**HELLO, name: wrong})
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
 
 
 ACTIVE: list[dict[str, Any]] = [
