@@ -34,7 +34,6 @@ INACTIVE: dict[str, tuple[Any, ...]] = {
     "sse_ping_interval": (),
     "t_max_predict_ms": (-1, 0),
     "thinking_budget_tokens": (-1,),
-    "timings_per_token": (False,),
     "add_special_tokens": (),
     "allowed_token_ids": ([],),
     "bad_words": ([],),

@@ -466,4 +466,6 @@ class FakeEngine:
             job.n_prefilled,
             job.n_decoded,
             time.monotonic() - job.since,
+            n_cached=job.n_cached,
+            timings=Timings(0.0, 0.002, time.monotonic() - job.since),
         )

@@ -31,6 +31,7 @@ from server.openai.logprobs import TokenBytes, named
 from server.openai.schema import PromptProgress
 from server.progress import Status
 from server.reply_events import Choice, Ended, Piece, Totals
+from server.timings import WireTimings
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -48,7 +49,11 @@ class NativeEncoder:
         """params: as asked for."""
         self._engine, self._body = engine, body
         self._settings = GenerationSettings.of(
-            params, engine.model.n_ctx, stream=body.stream, grammar=body.grammar_text
+            params,
+            engine.model.n_ctx,
+            stream=body.stream,
+            timings_per_token=bool(body.timings_per_token),
+            grammar=body.grammar_text,
         )
         self._n_sent: Counter[int] = Counter()  # tokens of each choice
         self._has_new_line: set[int] = set()  # choices
@@ -72,8 +77,10 @@ class NativeEncoder:
         if "\n" in text:
             self._has_new_line.add(piece.index)
         self._n_sent[piece.index] += len(piece.tokens)
-        scores = self._scores(piece.tokens)
-        yield self._piece(piece.index, text, piece.tokens, piece.n_prompt, **scores)
+        more = self._scores(piece.tokens)
+        if self._body.timings_per_token:
+            more["timings"] = WireTimings.so_far(piece.progress())
+        yield self._piece(piece.index, text, piece.tokens, piece.n_prompt, **more)
 
     def ended(self, end: Ended, ends: Sequence[Ended] | None) -> Iterator[Completion | SomeFields]:
         yield self._complete("", (), end.index in self._has_new_line, end)

@@ -36,8 +36,8 @@ class DrawnToken(ListedCandidate):
 
 
 class CompletionPiece(WireObject):
-    """More of a choice. tokens_evaluated: of the prompt; prompt_progress: while it waits, where
-    that is asked for.
+    """More of a choice. tokens_evaluated: of the prompt; timings, prompt_progress (while it waits):
+    where they are asked for.
     """
 
     index: int
@@ -47,6 +47,7 @@ class CompletionPiece(WireObject):
     id_slot: int
     tokens_predicted: int
     tokens_evaluated: int
+    timings: WireTimings | None = None
     completion_probabilities: list[ScoredToken] | list[DrawnToken] | None = None
     prompt_progress: PromptProgress | None = None
 

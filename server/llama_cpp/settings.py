@@ -15,7 +15,6 @@ _NEVER: Final[dict[str, Any]] = {
     "grammar_lazy": False,
     "grammar_triggers": [],
     "preserved_tokens": [],
-    "timings_per_token": False,
     "backend_sampling": False,
     "lora": [],
 }
@@ -67,20 +66,27 @@ class GenerationSettings(WireObject):
     post_sampling_probs: bool
     logit_bias: list[TokenBias]
     stream: bool
+    timings_per_token: bool
     grammar: str
     n_keep: Literal[0]
     n_discard: Literal[0]
     grammar_lazy: Literal[False]
     grammar_triggers: list[str]
     preserved_tokens: list[int]
-    timings_per_token: Literal[False]
     backend_sampling: Literal[False]
     lora: list[Any]
 
     @classmethod
     def of(
-        cls, params: SamplingParams, n_ctx: int, *, stream: bool = False, grammar: str = ""
+        cls,
+        params: SamplingParams,
+        n_ctx: int,
+        *,
+        stream: bool = False,
+        timings_per_token: bool = False,
+        grammar: str = "",
     ) -> Self:
+        """What is in force of a request, or, where none is there, without one."""
         given: dict[str, Any] = dataclasses.asdict(params)
         limit = -1 if params.max_tokens is None else params.max_tokens
         given |= {
@@ -94,4 +100,5 @@ class GenerationSettings(WireObject):
             "stop": list(params.stop),
             "stop_token_ids": sorted(params.stop_token_ids),
         }
-        return cls(n_ctx=n_ctx, stream=stream, grammar=grammar, **given, **_NEVER)
+        given |= {"stream": stream, "timings_per_token": timings_per_token, "grammar": grammar}
+        return cls(n_ctx=n_ctx, **given, **_NEVER)

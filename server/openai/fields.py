@@ -27,6 +27,7 @@ class CompletionFields(SamplingFields, RequestBody):
     model: str | None = None  # any name is accepted; replies carry the name of what is served
     stream_options: StreamOptions | None = None
     return_progress: bool | None = None  # llama.cpp's name for include_progress
+    timings_per_token: bool | None = None  # with every piece of a stream
     n: Whole | None = Field(None, ge=1, le=MAX_CHOICES)
     user: str | None = None
     priority: Int32 | None = None  # a higher one runs first, where the policy is "priority"

@@ -64,7 +64,7 @@ def test_generation_settings(http: httpx.Client) -> None:
     assert settings["logit_bias"] == [{"bias": 1.5, "token": 80}, {"bias": -100.0, "token": 81}]
     assert settings["grammar"] == grammar and settings["stream"] is False
     never = {"n_keep": 0, "n_discard": 0, "grammar_lazy": False, "grammar_triggers": []}
-    never |= {"preserved_tokens": [], "timings_per_token": False, "backend_sampling": False}
+    never |= {"preserved_tokens": [], "backend_sampling": False}
     assert {name: settings[name] for name in never} == never
     assert settings["lora"] == []
     streamed = stream(http, json_schema={"type": "integer"})[-1]["generation_settings"]
@@ -260,7 +260,7 @@ def test_unknown_keys_of_a_prompt_are_named(http: httpx.Client) -> None:
         ({"response_fields": "content"}, "response_fields"),
         ({"lora": [{"id": 0, "scale": 0.5}]}, "lora"),
         ({"image_data": [{"data": ""}]}, "image_data"),
-        ({"timings_per_token": True}, "timings_per_token"),
+        ({"timings_per_token": 1}, "timings_per_token"),
         ({"messages": []}, "messages"),
         ({"suffix": "x"}, "input_suffix"),
         ({"grammar": "root ::= [a]", "json_schema": {}}, "json_schema"),

@@ -27,6 +27,7 @@ from engine import (
     RequestOptions,
     SamplingParams,
     TimedOut,
+    Timings,
     Token,
 )
 from engine.cache.resident_chats import NoRoom
@@ -181,6 +182,15 @@ def test_progress_counts_the_prompt(engine: Engine, monkeypatch: pytest.MonkeyPa
         time.sleep(0.01)
     assert {0, 64, 128} <= seen
     assert progress.n_prompt == len(PROMPT) * 12
+    again = engine.submit(PROMPT * 12, always(A, max_tokens=3), Listener())
+    last = Timings()
+    while (progress := again.progress()).phase is not Phase.DONE:
+        assert progress.timings.prefill_s >= last.prefill_s
+        assert progress.timings.decode_s >= last.decode_s
+        last = progress.timings
+        time.sleep(0.01)
+    assert progress.n_cached == len(PROMPT) * 12 - 1
+    assert 0.1 <= last.prefill_s < 1 and 0.1 < last.decode_s < 1
 
 
 def test_a_full_queue_tells_when_to_come_again(
