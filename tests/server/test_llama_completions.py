@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from engine import EngineError
-from tests.fake_engine import BOS, FakeEngine, Script
+from tests.fake_engine import FakeEngine, Script
+from tests.fake_text import BOS
 from tests.server.wire import parse_sse
 
 PROMPT = {"prompt": "The capital"}

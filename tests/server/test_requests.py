@@ -14,7 +14,8 @@ from server.known_fields import INACTIVE, WITHOUT_EFFECT
 from server.openai.chat import ChatCompletionRequest
 from server.openai.text import CompletionRequest
 from server.parse_request import parse_request
-from tests.fake_engine import N_VOCAB, FakeEngine, Script
+from tests.fake_engine import FakeEngine, Script
+from tests.fake_text import N_VOCAB
 from tests.server.conftest import Running
 
 CHAT = "/v1/chat/completions"
