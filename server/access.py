@@ -16,7 +16,7 @@ from server.errors import ApiError
 from server.services import Services
 
 # Told to everybody: whether it is alive, what runs, and what is in the documentation anyhow.
-PUBLIC: Final = frozenset({"/", "/docs", "/health"})
+PUBLIC: Final = frozenset({"/", "/docs", "/health", "/v1/health"})
 
 # What a page may read of a reply's headers beside the few that browsers always show.
 _EXPOSED: Final = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar
 
 from fastapi import APIRouter, Request, Response
-from pydantic import AfterValidator, PlainValidator, ValidationInfo
+from pydantic import AfterValidator, PlainValidator, ValidationError, ValidationInfo
 
 from engine import SamplingParams
 from server.answer import answer
@@ -16,6 +16,7 @@ from server.llama_cpp.objects import NativeEncoder
 from server.llama_cpp.schema import AnyCompletion, AnyPiece
 from server.middleware import errors_as
 from server.openapi import described
+from server.parse_request import first_problem
 from server.request_object import RequestObject
 from server.services import Services
 
@@ -56,7 +57,10 @@ def _prompts(value: Any, info: ValidationInfo) -> list[OnePrompt]:
 
 def _one_prompt(value: Any) -> OnePrompt:
     if isinstance(value, dict):
-        return PromptObject.model_validate(value)
+        try:
+            return PromptObject.model_validate(value)
+        except ValidationError as error:
+            raise ValueError(": ".join(first_problem(error, value))) from None
     if isinstance(value, str):
         return value
     if isinstance(value, list) and value and set(map(type, value)) <= {int, str}:

@@ -128,6 +128,28 @@ def test_refused_part_is_named_by_its_type(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize(
+    ("wrong", "param", "problem"),
+    [
+        ({"grammar": 5}, "grammar", "Input should be a valid string, or a valid dictionary"),
+        ({"grammar": {"syntax": "lark"}}, "grammar.definition", "Field required"),
+        (
+            {"grammar": {"syntax": "x", "definition": "y"}},
+            "grammar.syntax",
+            "Input should be 'gbnf', 'lark' or 'regex'",
+        ),
+        ({"json_schema": []}, "json_schema", "Input should be a valid dictionary, or a valid bool"),
+        ({"structured_outputs": {"json": 5}}, "structured_outputs.json", "Input should be a valid"),
+    ],
+)
+def test_of_several_types_none_is_named_in_a_path(
+    http: httpx.Client, wrong: dict[str, Any], param: str, problem: str
+) -> None:
+    error = http.post(CHAT, json={**HELLO, **wrong}).json()["error"]
+    assert error["param"] == param
+    assert error["message"].startswith(f"{param}: {problem}")
+
+
+@pytest.mark.parametrize(
     ("path", "asked"), [(CHAT, HELLO), ("/v1/completions", {"prompt": "Hello"})]
 )
 def test_samplers_and_the_cache_are_the_requests_to_choose(
