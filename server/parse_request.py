@@ -74,9 +74,13 @@ def first_problem(error: ValidationError, given: Any) -> tuple[str, str]:
     several types, it is judged as the one that it comes nearest to.
     """
     errors = error.errors(include_url=False, include_context=False)
-    found = [(_path(one, given), one["msg"].removeprefix("Value error, ")) for one in errors]
-    first = found[0][0]
-    tried = [one for one in found if one[0] == first or one[0].startswith(f"{first}.")]
+    first = _path(errors[0], given)
+    tried: list[tuple[str, str]] = []
+    for one in errors:  # those of one value stand together
+        path = _path(one, given)
+        if path != first and not path.startswith(f"{first}."):
+            break
+        tried.append((path, one["msg"].removeprefix("Value error, ")))
     path = max((path for path, _ in tried), key=len)
     problems = dict.fromkeys(problem for where, problem in tried if where == path)
     return path, ", or ".join(problems).replace(", or Input should be ", ", or ")
