@@ -46,7 +46,7 @@ from engine.requests.generation import (
     Token,
 )
 from engine.requests.request_options import RequestOptions
-from engine.sampling.sampling_params import SamplingParams
+from engine.sampling.sampling_params import INFILL, SAMPLERS, SamplingParams
 from engine.templates.context import FittedChat
 from engine.templates.template_options import TemplateOptions
 from engine.text.infill import FittedInfill, OtherFile
@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from engine.model_file import ModelFile
 
 __all__ = [
+    "INFILL",
+    "SAMPLERS",
     "ChatMemory",
     "ChatTemplateError",
     "ConfigError",

@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ from engine.requests.worker import Worker
 from engine.sampling.sampling_params import SamplingParams
 from engine.templates.context import FittedChat, fit_chat, next_turn_ids
 from engine.templates.template_options import NO_OPTIONS, TemplateOptions
+from engine.text.infill import FittedInfill, OtherFile, fit_infill
 
 log = logging.getLogger("rushlight.engine")
 
@@ -167,6 +169,15 @@ class Engine(ModelText):
         return fit_chat(
             messages, lambda left: self.encode_chat(left, template), self.model.n_ctx, n_reply
         )
+
+    def fit_infill(self, before: str, after: str, files: Sequence[OtherFile]) -> FittedInfill:
+        """`encode_infill`, beside other files that the model should know of; cut to what the
+        context holds with a reply. Raises InvalidRequest when the model does not know how.
+        """
+        bos = self.tokenizer.encode_prompt("")
+        tokens, n_most = self._infill_tokens, self.model.n_ctx - len(bos)
+        fitted = fit_infill(tokens, self._encode_part, before, after, files, n_most)
+        return replace(fitted, prompt_ids=[*bos, *fitted.prompt_ids])
 
     def prepare_next_turn(
         self, messages: list[dict[str, Any]], template: TemplateOptions = NO_OPTIONS

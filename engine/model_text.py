@@ -7,7 +7,6 @@ Knows the model's vocabulary and template; neither its weights nor how requests 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from engine.errors import InvalidRequest
@@ -19,7 +18,7 @@ from engine.replies.chat_format import ChatFormat
 from engine.replies.reply_rules import ReplyRules
 from engine.templates.chat_template import ChatTemplate
 from engine.templates.template_options import NO_OPTIONS, TemplateOptions
-from engine.text.infill import FittedInfill, InfillTokens, OtherFile, fit_infill
+from engine.text.infill import InfillTokens
 from engine.text.special_tokens import unshield
 from engine.text.tokenizer import Tokenizer
 
@@ -52,19 +51,6 @@ class ModelText:
         """
         before, after = self._encode_part(prefix), self._encode_part(suffix)
         return [*self.tokenizer.encode_prompt(""), *self._infill_tokens.around(before, after)]
-
-    def fit_infill(
-        self, before: str, after: str, files: Sequence[OtherFile], n_ctx: int
-    ) -> FittedInfill:
-        """The same, beside other files that the model should know of; cut to what a context of
-        n_ctx tokens holds with a reply.
-
-        Raises InvalidRequest when the model does not know how.
-        """
-        bos = self.tokenizer.encode_prompt("")
-        tokens, n_most = self._infill_tokens, n_ctx - len(bos)
-        fitted = fit_infill(tokens, self._encode_part, before, after, files, n_most)
-        return replace(fitted, prompt_ids=[*bos, *fitted.prompt_ids])
 
     @property
     def _infill_tokens(self) -> InfillTokens:

@@ -15,8 +15,8 @@ from starlette.middleware.cors import CORSMiddleware
 from server.errors import ApiError
 from server.services import Services
 
-# Told to everybody: whether it is alive, and what is in the documentation anyhow.
-PUBLIC: Final = frozenset({"/", "/docs", "/health"})
+# Told to everybody: whether it is alive, what runs, and what is in the documentation anyhow.
+PUBLIC: Final = frozenset({"/", "/docs", "/health", "/v1/health"})
 
 # What a page may read of a reply's headers beside the few that browsers always show.
 _EXPOSED: Final = (

@@ -15,6 +15,7 @@ from server.openai.text import is_ids
 from server.openapi import described
 from server.request_object import RequestBody
 from server.services import Services
+from server.whole_numbers import Whole
 from server.wire_object import WireObject, json_response
 
 MAX_INPUTS = 2048  # OpenAI's limit
@@ -54,7 +55,7 @@ class EmbeddingsRequest(RequestBody):
     model: str | None = None  # any name is accepted; replies carry the name of what is served
     input: Inputs
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, ge=1)
+    dimensions: Whole | None = Field(None, ge=1)
 
 
 class Embedding(WireObject):

@@ -55,7 +55,7 @@ class ApiError(Exception):
         headers: dict[str, str] | None = None,
         numbers: Mapping[str, int] | None = None,
     ) -> None:
-        """numbers: of what is too large, by llama-server's names."""
+        """numbers: of what is too large: n_prompt, and n_ctx that it had to fit."""
         super().__init__(message)
         self.status = status
         self.message = message
@@ -134,7 +134,7 @@ def _retry_after(error: Exception) -> dict[str, str]:
 
 def _numbers(error: Exception) -> dict[str, int]:
     if isinstance(error, ContextLengthExceeded):
-        return {"n_prompt_tokens": error.n_prompt, "n_ctx": error.n_ctx}
+        return {"n_prompt": error.n_prompt, "n_ctx": error.n_ctx}
     return {}
 
 

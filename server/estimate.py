@@ -84,7 +84,7 @@ async def estimate(request: Request) -> Response:
         cached_tokens=found.n_cached,
         max_tokens=n_reply,
         n_ctx=n_ctx,
-        fits=0 < n_reply <= room,
+        fits=n_reply <= room and room > 0,
         requests_ahead=found.n_ahead,
         queue_seconds=found.queue_s,
         prefill_seconds=found.prefill_s,

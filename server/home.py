@@ -24,8 +24,9 @@ _PAGE: Final = """<!doctype html>
 </style>
 <h1>Rushlight is running</h1>
 <p>{state}</p>
-<p>It speaks the APIs of OpenAI (<code>/v1</code>), Anthropic (<code>/v1/messages</code>) and Ollama
-(<code>/api</code>). <a href="docs">All routes</a>, <a href="health">health</a>,
+<p>It speaks the APIs of OpenAI (<code>/v1</code>), Anthropic (<code>/v1/messages</code>), Ollama
+(<code>/api</code>) and llama-server (<code>/completion</code>, <code>/infill</code>).
+<a href="docs">All routes</a>, <a href="health">health</a>,
 <a href="metrics">metrics</a>, <a href="v1/memory">memory</a>.</p>
 """
 

@@ -24,22 +24,16 @@ INACTIVE: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "adaptive_target": (-1, -1.0),
     "grammar_lazy": (False,),
-    "id_slot": (-1,),
     "lora": ([],),
-    "n_discard": (0,),
     "n_indent": (0,),
-    "n_keep": (0,),
     "post_sampling_probs": (False,),
     "reasoning_budget_tokens": (-1,),
     "reasoning_control": (False,),
     "reasoning_format": ("auto", "deepseek"),
-    "response_fields": ([],),
     "return_tokens": (False,),
     "sse_ping_interval": (),
     "t_max_predict_ms": (-1, 0),
     "thinking_budget_tokens": (-1,),
-    "timings_per_token": (False,),
-    "verbose": (False,),
     "add_special_tokens": (),
     "allowed_token_ids": ([],),
     "bad_words": ([],),
@@ -63,7 +57,9 @@ INACTIVE: dict[str, tuple[Any, ...]] = {
 }
 
 # Known, and rightly without effect here: notes to a provider, hints that change speed alone, and
-# settings that only shape a field of the table above.
+# settings that only shape a field of the table above. Chats are found by how they begin, so no slot
+# need be named; old text is never dropped, so none need be kept; a prompt is read to its end, and a
+# reply in OpenAI's shape has all its fields, in llama-server too.
 WITHOUT_EFFECT = frozenset(
     {
         "metadata",
@@ -75,9 +71,15 @@ WITHOUT_EFFECT = frozenset(
         "service_tier",
         "store",
         "adaptive_decay",
+        "id_slot",
         "n_cache_reuse",
+        "n_discard",
+        "n_keep",
         "reasoning_budget_message",
         "request_id",
+        "response_fields",
+        "t_max_prompt_ms",
+        "verbose",
         "num_draft_tokens",
     }
 )

@@ -20,6 +20,8 @@ from server.wire_object import json_response
 router = APIRouter()
 
 
+@router.head("/v1/health", include_in_schema=False)
+@router.get("/v1/health", include_in_schema=False)  # llama-server's other name for it
 @router.head("/health", include_in_schema=False)
 @router.get("/health", responses={503: {"model": Health}}, response_model=Health)
 async def health(request: Request) -> Response:

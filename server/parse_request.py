@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from engine import InvalidRequest
 from server.errors import ApiError
@@ -27,7 +28,7 @@ def parse_request(
     try:
         request = kind.model_validate(given, context={"max_prompts": max_prompts})
     except ValidationError as error:
-        raise _refusal(error) from None
+        raise _refusal(error, given) from None
     return request, _unknown(request)
 
 
@@ -68,16 +69,38 @@ def _unknown(request: RequestBody) -> list[str]:
     return [*unknown, *dict.fromkeys(request.unknown_keys_inside())]
 
 
-def _refusal(error: ValidationError) -> ApiError:
-    """The first thing wrong, named by its path in the body."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    path = _path(first["loc"])
-    problem = first["msg"].removeprefix("Value error, ")
+def first_problem(error: ValidationError, given: Any) -> tuple[str, str]:
+    """(path in `given`, what is wrong there) of the first thing wrong. Where a value may be of
+    several types, it is judged as the one that it comes nearest to.
+    """
+    errors = error.errors(include_url=False, include_context=False)
+    first = _path(errors[0], given)
+    tried: list[tuple[str, str]] = []
+    for one in errors:  # those of one value stand together
+        path = _path(one, given)
+        if path != first and not path.startswith(f"{first}."):
+            break
+        tried.append((path, one["msg"].removeprefix("Value error, ")))
+    path = max((path for path, _ in tried), key=len)
+    problems = dict.fromkeys(problem for where, problem in tried if where == path)
+    return path, ", or ".join(problems).replace(", or Input should be ", ", or ")
+
+
+def _refusal(error: ValidationError, given: dict[str, Any]) -> ApiError:
+    path, problem = first_problem(error, given)
     return ApiError(400, f"{path}: {problem}", param=path)
 
 
-def _path(loc: tuple[int | str, ...]) -> str:
-    path = ""
-    for step in loc:
-        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+def _path(error: ErrorDetails, given: Any) -> str:
+    """Without the names of the types that a value was tried as, which stand among its steps."""
+    path, value, last = "", given, len(error["loc"]) - 1
+    for i, step in enumerate(error["loc"]):
+        if isinstance(step, int):
+            path += f"[{step}]"
+            value = value[step] if isinstance(value, list) and step < len(value) else None
+        elif isinstance(value, dict) and (
+            step in value or (i == last and error["type"] == "missing")
+        ):
+            path += f".{step}" if path else step
+            value = value.get(step)
     return path

@@ -152,7 +152,7 @@ def _prepare_prompt(engine: Engine, ask: Ask, prompt: Prompt) -> PreparedPrompt:
         )
     options = _constrained(engine, ask, None, ())
     if isinstance(prompt, InfillPrompt):
-        fitted = engine.fit_infill(prompt.before, prompt.after, prompt.files, engine.model.n_ctx)
+        fitted = engine.fit_infill(prompt.before, prompt.after, prompt.files)
         return PreparedPrompt(fitted.prompt_ids, options, PlainParser, n_cut=fitted.n_cut)
     ids = _text_ids(engine, prompt)
     if not prompt.echo:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -80,7 +80,8 @@ class Reply:
         self._generations.append(generation)
         self._made.append(Choice())
         one_call = not self._prepared.parallel_calls
-        self._takers.append(_Taker(index, prompt, is_repeat=number > 0, one_call=one_call))
+        look = generation.progress
+        self._takers.append(_Taker(index, prompt, look, is_repeat=number > 0, one_call=one_call))
         self._metrics.generation_started(generation)
 
     def _receive(self, index: int, event: Event) -> None:
@@ -154,11 +155,12 @@ class Reply:
         self._prepare_next_turn()
 
     def _prepare_next_turn(self) -> None:
-        """Where it is clear what a next turn would go on from."""
-        chat = self._prepared.prompts[0].chat if self.n_choices == 1 else None
-        if chat:
-            turn = chat.prepare_next_turn
-            self._loop.run_in_executor(None, turn, self._engine, self._made[0])
+        """Where it is clear what a next turn would go on from: from one reply that there is."""
+        if self.n_choices != 1:
+            return
+        chat, reply = self._prepared.prompts[0].chat, self._made[0]
+        if chat and reply.ended.finished.n_decoded:
+            self._loop.run_in_executor(None, chat.prepare_next_turn, self._engine, reply)
 
     async def collect(self) -> tuple[list[Choice], list[Ended]]:
         """The choices to show, in order, and the ends of all that were made. Raises: EngineError"""
@@ -192,11 +194,18 @@ class _Taker:
     """Makes the events of one choice."""
 
     def __init__(
-        self, index: int, prompt: PreparedPrompt, *, is_repeat: bool, one_call: bool
+        self,
+        index: int,
+        prompt: PreparedPrompt,
+        progress: Callable[[], Progress],
+        *,
+        is_repeat: bool,
+        one_call: bool,
     ) -> None:
         """one_call: a second tool call, and all that follows, is left out."""
         self._index = index
         self._prompt = prompt
+        self._progress = progress
         self._echo = prompt.echo
         self._scored: list[Token] = []  # of the prompt
         self._parser = prompt.parser()
@@ -213,7 +222,7 @@ class _Taker:
             self._scored += _scored_tokens(self._prompt.ids, event)
             return
         if self._echo:
-            yield Piece(self._index, (ContentDelta(self._echo.text),), self._echo_tokens())
+            yield self._new_piece([ContentDelta(self._echo.text)], self._echo_tokens())
             self._echo = None
         if isinstance(event, Token):
             self._tokens.append(event)
@@ -251,7 +260,11 @@ class _Taker:
         tokens, self._tokens = tuple(self._tokens), []
         if any(isinstance(delta, ReasoningDelta) for delta in deltas):
             self._n_reasoning += len(tokens)
-        yield Piece(self._index, tuple(deltas), tokens)
+        yield self._new_piece(deltas, tokens)
+
+    def _new_piece(self, deltas: list[Delta], tokens: tuple[Token, ...]) -> Piece:
+        n_prompt = len(self._prompt.ids)
+        return Piece(self._index, tuple(deltas), tokens, n_prompt, self._progress)
 
     def _wanted(self, deltas: list[Delta]) -> Iterator[Delta]:
         for delta in deltas:

@@ -6,7 +6,7 @@ own objects. Knows no wire shapes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,6 +15,7 @@ from engine import (
     Delta,
     Difference,
     Finished,
+    Progress,
     ReasoningDelta,
     Token,
     ToolCallDelta,
@@ -26,11 +27,16 @@ EndReason = Literal["stop", "length", "tool_calls"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """More of one choice. tokens: those that made it, with earlier ones that made nothing yet."""
+    """More of one choice. tokens: those that made it, with earlier ones that made nothing yet;
+    n_prompt: tokens of its prompt; progress: looks where its generation is now, which may be
+    further on.
+    """
 
     index: int
     deltas: tuple[Delta, ...]
     tokens: tuple[Token, ...]
+    n_prompt: int
+    progress: Callable[[], Progress]
 
 
 @dataclass(frozen=True, slots=True)

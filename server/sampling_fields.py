@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from engine import InvalidRequest, SamplingParams
+from engine import INFILL, SAMPLERS, InvalidRequest, SamplingParams
 from server.request_object import RequestObject
-from server.whole_numbers import Int32
+from server.whole_numbers import Int32, Whole
 
 MAX_STOP_STRINGS = 64
 
@@ -49,19 +49,8 @@ def _token_biases(value: Any) -> Any:
     return {int(key): bias for key, bias in value.items()}
 
 
-# llama.cpp's letters for its samplers, and their names.
-_SAMPLERS = {
-    "e": "penalties",
-    "d": "dry",
-    "s": "top_n_sigma",
-    "k": "top_k",
-    "y": "typ_p",
-    "p": "top_p",
-    "m": "min_p",
-    "x": "xtc",
-    "t": "temperature",
-    "i": "infill",
-}
+# llama.cpp's letters for its samplers, in their usual order.
+_SAMPLERS = dict(zip("edskypmxti", (*SAMPLERS, INFILL), strict=True))
 
 
 def _samplers(value: Any) -> Any:
@@ -83,12 +72,8 @@ TokenBiases = Annotated[
 
 
 class SamplingFields(RequestObject):
-    """None = absent: config.toml decides.
+    """None = absent: config.toml decides."""
 
-    least_tokens: the smallest max_tokens of this route.
-    """
-
-    least_tokens: ClassVar[int] = 1
     aliases: ClassVar[dict[str, tuple[str, ...]]] = ALIASES
 
     max_tokens: Int32 | None = _alias("max_tokens")  # -1 = until the context is full
@@ -117,19 +102,23 @@ class SamplingFields(RequestObject):
     mirostat_eta: float | None = None
     samplers: Samplers | None = None  # those in force, in order
     logit_bias: TokenBiases | None = None
-    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)  # -1 = a new one each time
+    seed: Whole | None = Field(None, ge=-(2**63), le=2**63 - 1)  # -1 = a new one each time
     stop: StopStrings | None = None
     stop_token_ids: list[Int32] | None = Field(None, max_length=MAX_STOP_STRINGS)
     min_tokens: Int32 | None = None
     ignore_eos: bool | None = None
 
+    def least_tokens(self) -> int:
+        """The smallest max_tokens of this request."""
+        return 1
+
     def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
         """`defaults` with everything that the request sets. Raises: InvalidRequest."""
         params = dataclasses.replace(defaults, **dict(self._given()))
-        if params.max_tokens is not None and params.max_tokens < self.least_tokens:
+        least = self.least_tokens()
+        if params.max_tokens is not None and params.max_tokens < least:
             raise InvalidRequest(
-                f"max_tokens must be at least {self.least_tokens}, not {params.max_tokens}",
-                "max_tokens",
+                f"max_tokens must be at least {least}, not {params.max_tokens}", "max_tokens"
             )
         return params
 

@@ -1,8 +1,7 @@
 """FakeEngine: the engine's public face with scripted replies, for tests of what stands around it.
 
-A token is a byte of UTF-8, so prompts can be read back. One thread answers first come, first
-served. What a real engine guarantees about texts (whole characters, stop strings removed) the
-script has to provide.
+One thread answers first come, first served. What a real engine guarantees about texts (whole
+characters, stop strings removed) the script has to provide.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import Any
 
 from engine import (
     ChatMemory,
-    ChatTemplateError,
     ContextLengthExceeded,
     Difference,
     EngineClosed,
@@ -30,34 +28,21 @@ from engine import (
     Failed,
     Finished,
     FinishReason,
-    FittedChat,
-    FittedInfill,
     Generation,
     InvalidRequest,
     MemoryReport,
     ModelInfo,
-    OtherFile,
     Phase,
     Progress,
     QueueFull,
-    RenderedChat,
-    ReplyRules,
     RequestOptions,
     SamplingParams,
     Timings,
     Token,
 )
-from engine.replies.reply_parser import ReplyParser
-from engine.replies.thinking import ThinkingMarks
 from engine.requests.request_options import DEFAULT_OPTIONS
-from engine.templates import context
-from engine.templates.chat_messages import normalise_messages
-from engine.templates.template_options import NO_OPTIONS, TemplateOptions
-from engine.tool_formats import find_tool_format
-
-BOS = 256
-EOS = 257
-N_VOCAB = 258
+from engine.templates.template_options import TemplateOptions
+from tests.fake_text import N_VOCAB, FakeText, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,37 +88,7 @@ def _first_stop(script: Script, params: SamplingParams) -> str | None:
     return min((stop for stop in params.stop if stop in text), key=text.find, default=None)
 
 
-class FakeTemplate:
-    source = "{{ messages }}"
-
-
-class FakeFormat:
-    """Of a model that thinks between tags and calls tools as Hermes does."""
-
-    visible_ids: frozenset[int] = frozenset()
-    thinking = (ThinkingMarks("<think>", "</think>"),)
-
-    def thinking_kwargs(self, on: bool) -> dict[str, Any]:
-        return {"enable_thinking": on}
-
-    def prompt_tail(self, prompt_ids: Sequence[int]) -> str:
-        return _text(prompt_ids)
-
-    def parser(self, prompt_tail: str = "", tools: Any = False) -> ReplyParser:
-        written = prompt_tail.rpartition("<assistant>")[2]
-        return ReplyParser(
-            self.thinking,
-            find_tool_format("<tool_call>") if tools else None,
-            None if isinstance(tools, bool) else tools,
-            written=written,
-        )
-
-
-def _text(ids: Sequence[int]) -> str:
-    return bytes(token for token in ids if token < 256).decode(errors="replace")
-
-
-class FakeEngine:
+class FakeEngine(FakeText):
     """Duck-typed to `engine.Engine`. `script` may be changed between requests."""
 
     def __init__(
@@ -144,6 +99,7 @@ class FakeEngine:
         max_waiting: int = 32,
         context_policy: str = "error",
     ) -> None:
+        super().__init__(n_ctx)
         self.script = script
         self.config = EngineConfig(
             "fake.gguf", n_ctx=n_ctx, max_waiting=max_waiting, context_policy=context_policy
@@ -161,12 +117,8 @@ class FakeEngine:
             n_embd=64,
             n_layer=2,
         )
-        self.chat_format = FakeFormat()
-        self.chat_template = FakeTemplate()
-        self.rules = ReplyRules()  # of the last constrain
         self.submitted: list[Generation] = []
         self.embedded: list[list[int]] = []
-        self.chats: list[dict[str, Any]] = []  # the arguments of each render_chat
         self.next_turns: list[dict[str, Any]] = []  # the arguments of each prepare_next_turn
         self.ends: dict[int, tuple[Event, float]] = {}  # id -> last event, and when
         self._waiting: list[_Job] = []
@@ -188,65 +140,9 @@ class FakeEngine:
     def failure(self) -> EngineFailed | None:
         return self._fatal if isinstance(self._fatal, EngineFailed) else None
 
-    def encode_prompt(self, text: str) -> list[int]:
-        return [BOS, *text.encode()]
-
-    can_infill = True
-
-    def encode_infill(self, prefix: str, suffix: str) -> list[int]:
-        return self.encode_prompt(f"<PRE>{prefix}<SUF>{suffix}<MID>")
-
-    def fit_infill(
-        self, before: str, after: str, files: Sequence[OtherFile], n_ctx: int
-    ) -> FittedInfill:
-        """Half of the context is for what stands before."""
-        fits = before[-n_ctx // 2 :]
-        text = "".join(f"<FILE>{file.name}:{file.text}" for file in files)
-        ids = self.encode_prompt(f"{text}<PRE>{fits}<SUF>{after}<MID>")
-        return FittedInfill(ids, len(before) - len(fits))
-
-    def render_chat(
-        self, messages: list[dict[str, Any]], template: TemplateOptions = NO_OPTIONS
-    ) -> RenderedChat:
-        messages = normalise_messages(messages)
-        if template.continue_last and messages[-1]["role"] != "assistant":
-            raise InvalidRequest("cannot be continued", "continue_final_message")
-        self.chats.append({"messages": messages, **dataclasses.asdict(template)})
-        if any(message["content"] == "REFUSE" for message in messages):
-            raise ChatTemplateError("roles must alternate")
-        text = "".join(
-            f"<{m['role']}>{m['content'] or ''}{m.get('tool_calls', '')}" for m in messages
-        )
-        opens = template.add_generation_prompt and not template.continue_last
-        text += "<assistant>" * opens
-        return RenderedChat(text, self.encode_prompt(text))
-
-    def fit_chat(
-        self, messages: list[dict[str, Any]], n_reply: int, template: TemplateOptions = NO_OPTIONS
-    ) -> FittedChat:
-        return context.fit_chat(
-            messages, lambda left: self.render_chat(left, template).ids, self.model.n_ctx, n_reply
-        )
-
     def prepare_next_turn(self, messages: list[dict[str, Any]], template: TemplateOptions) -> None:
         """Nothing but to note it: here all prompts take the same time."""
         self.next_turns.append({"messages": messages, **dataclasses.asdict(template)})
-
-    def encode_text(self, text: str) -> list[int]:
-        return [*self.encode_prompt(text), EOS] if text else []
-
-    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        bos = [BOS] if add_special else []
-        while parse_special and text.startswith("<s>"):
-            bos, text = [*bos, BOS], text.removeprefix("<s>")
-        return [*bos, *text.encode()]
-
-    def detokenize(self, ids: Sequence[int]) -> str:
-        if not all(0 <= token < N_VOCAB for token in ids):
-            raise InvalidRequest("a token id is outside the vocabulary", "tokens")
-        return _text(ids)
-
-    bos_token, eos_token = "<s>", "</s>"
 
     def estimate(
         self, prompt_ids: Sequence[int], max_tokens: int | None = None, use_cache: bool = True
@@ -282,16 +178,6 @@ class FakeEngine:
             raise InvalidRequest("a token id is outside the vocabulary", "prompt")
         if len(prompt_ids) >= self.model.n_ctx:
             raise ContextLengthExceeded(len(prompt_ids), self.model.n_ctx)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return _text(ids)
-
-    def constrain(self, rules: ReplyRules, chat_ids: Sequence[int] | None) -> None:
-        """Nothing: replies are scripted. What was asked is in `rules`."""
-        self.rules = rules
-
-    def token_bytes(self, token_id: int) -> bytes:
-        return {BOS: b"<s>", EOS: b"</s>"}.get(token_id) or bytes([token_id])
 
     def submit(
         self,
@@ -373,7 +259,7 @@ class FakeEngine:
 
     def _answer(self, job: _Job) -> Event:
         generation = job.generation
-        prompt = _text(generation.prompt_ids)
+        prompt = text_of(generation.prompt_ids)
         script = self.script(prompt) if callable(self.script) else self.script
         start = time.monotonic()
         job.n_cached = job.n_prefilled = self._common_prefix(generation.prompt_ids)
@@ -457,7 +343,7 @@ class FakeEngine:
         if 2 * n <= len(last) or n >= min(len(last), len(prompt_ids) - 1):
             return None
         around = slice(n - 8, n + 8)
-        return Difference(n, _text(last[around]), _text(prompt_ids[around]))
+        return Difference(n, text_of(last[around]), text_of(prompt_ids[around]))
 
     def _progress(self, job: _Job) -> Progress:
         waiting = self._waiting
@@ -468,4 +354,6 @@ class FakeEngine:
             job.n_prefilled,
             job.n_decoded,
             time.monotonic() - job.since,
+            n_cached=job.n_cached,
+            timings=Timings(0.0, 0.002, time.monotonic() - job.since),
         )

@@ -247,7 +247,8 @@ class _HeaderPass:
 
     def tensor_bytes(self, name: str, ggml_type: int, shape: tuple[int, ...]) -> int:
         if ggml_type not in GGML_TYPES:
-            raise UnsupportedModel("tensor type", f"{ggml_type} of tensor {name!r} in {self.path}")
+            where = f"tensor {name!r} in {self.path} has it"
+            raise UnsupportedModel("tensor type", str(ggml_type), hint=where)
         layout = GGML_TYPES[ggml_type]
         if shape[0] % layout.block_size:
             raise self.error(

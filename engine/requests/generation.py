@@ -123,6 +123,8 @@ class Progress:
     n_prefilled: int  # prompt tokens in the cache by now, reused ones included
     n_decoded: int
     elapsed_s: float  # since this phase began
+    n_cached: int = 0  # prompt tokens, taken from the KV cache
+    timings: Timings = Timings()  # so far
     # Seconds left, by measured speeds; None while nothing was measured.
     queue_s: float | None = None  # until its prompt is being read
     prefill_s: float | None = None  # from then, or from now, to the first token

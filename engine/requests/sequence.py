@@ -198,6 +198,8 @@ class Sequence:
             n_prefilled=min(self.n_prefilled + n_in_chunk, len(self.prompt_ids)),
             n_decoded=self.n_decoded,
             elapsed_s=time.monotonic() - self._since,
+            n_cached=self.n_cached,
+            timings=self._timings(),
             queue_s=queue_s,
             prefill_s=prefill_s,
         )
@@ -252,7 +254,11 @@ class Sequence:
     def finish(self, reason: FinishReason) -> None:
         """End the reply: text that was held back is text after all."""
         text = self._lines.push(self._stop.flush())
-        self._end(FinishReason.STOP if self._stop.stopped else reason, text)
+        if self._lines.is_over:
+            reason = FinishReason.LENGTH
+        elif self._stop.stopped:
+            reason = FinishReason.STOP
+        self._end(reason, text)
 
     def fail(self, error: EngineError) -> None:
         self.enter(Phase.DONE)
@@ -267,21 +273,25 @@ class Sequence:
 
     def _end(self, reason: FinishReason, text: str) -> None:
         self.enter(Phase.DONE)
-        spent = self._spent
-        timings = Timings(
-            queue_s=spent.get(Phase.QUEUED, 0.0),
-            prefill_s=spent.get(Phase.PREFILL, 0.0),
-            decode_s=spent.get(Phase.DECODE, 0.0),
-        )
         self._last = Finished(
             reason,
             text,
             len(self.prompt_ids),
             self.n_cached,
             self.n_decoded,
-            timings,
+            self._timings(),
             self.generation.difference,
-            self._stop.stop_string,
+            # One that came with the end of a line did not end a reply that ends before it.
+            self._stop.stop_string if reason is FinishReason.STOP else None,
+        )
+
+    def _timings(self) -> Timings:
+        phase, since_s = self.phase, time.monotonic() - self._since
+        spent = {**self._spent, phase: self._spent.get(phase, 0.0) + since_s}
+        return Timings(
+            queue_s=spent.get(Phase.QUEUED, 0.0),
+            prefill_s=spent.get(Phase.PREFILL, 0.0),
+            decode_s=spent.get(Phase.DECODE, 0.0),
         )
 
     def _report(self, event: Event) -> None:

@@ -180,7 +180,7 @@ class Sampler:
         return int(chosen if ids is None else ids[chosen]), float(weights[chosen]) / sum_
 
     def _draw_by_mirostat(self, mirostat: Mirostat, candidates: Candidates) -> int:
-        candidates.temper(self._temperature(candidates))
+        candidates.temper(self._params.temperature)
         mirostat.cut(candidates)
         token_id, probability = self._draw(candidates)
         mirostat.note(-math.log2(probability))

@@ -98,7 +98,7 @@ class SamplingParams:
     min_keep: int = 0  # typical_p, top_p, min_p and XTC leave at least that many tokens
     xtc_probability: float = 0.0  # how often XTC cuts; 0 = never
     xtc_threshold: float = 0.1  # it drops all tokens this likely but the last; above 0.5 = off
-    mirostat: int = 0  # 1, 2: aims at a surprise of tau bits; none of the cuts above then
+    mirostat: int = 0  # 1, 2: aims at a surprise of tau bits; no dynatemp and no cuts then
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1  # how fast it corrects its aim
 

@@ -20,6 +20,7 @@ from server.openai.tools import MAX_TOOLS
 from server.openapi import described
 from server.request_object import Object, RequestBody, RequestObject
 from server.sampling_fields import SamplingFields, StopStrings
+from server.whole_numbers import Whole
 from server.wire_object import json_response
 
 router = APIRouter(dependencies=[errors_as(anthropic_error)])
@@ -31,7 +32,7 @@ class Thinking(RequestObject):
     """budget_tokens is a wish, as it is with Anthropic: nothing ends the thinking at that."""
 
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: int | None = Field(None, ge=1)
+    budget_tokens: Whole | None = Field(None, ge=1)
     display: Literal["summarized"] | None = None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar
 
 from fastapi import APIRouter, Request, Response
-from pydantic import Field, PlainValidator, ValidationInfo
+from pydantic import AfterValidator, PlainValidator, ValidationError, ValidationInfo
 
 from engine import SamplingParams
 from server.answer import answer
@@ -16,19 +16,26 @@ from server.llama_cpp.objects import NativeEncoder
 from server.llama_cpp.schema import AnyCompletion, AnyPiece
 from server.middleware import errors_as
 from server.openapi import described
+from server.parse_request import first_problem
 from server.request_object import RequestObject
 from server.services import Services
 
 router = APIRouter(dependencies=[errors_as(llama_error)])
 
-OnePrompt = str | list[int | str]
+
+def _no_media(value: list[str] | None) -> None:
+    if value:
+        raise ValueError("is not supported: this model reads text only")
 
 
 class PromptObject(RequestObject):
     """For those who send images with a text, which is not supported."""
 
     prompt_string: str
-    multimodal_data: list[str] = Field(default_factory=list)
+    multimodal_data: Annotated[list[str] | None, AfterValidator(_no_media)] = None
+
+
+OnePrompt = str | list[int | str] | PromptObject
 
 
 def _prompts(value: Any, info: ValidationInfo) -> list[OnePrompt]:
@@ -49,15 +56,20 @@ def _prompts(value: Any, info: ValidationInfo) -> list[OnePrompt]:
 
 
 def _one_prompt(value: Any) -> OnePrompt:
-    if isinstance(value, dict) and isinstance(value.get("prompt_string"), str):
-        if value.get("multimodal_data"):
-            raise ValueError("multimodal_data is not supported: this model reads text only")
-        return str(value["prompt_string"])
+    if isinstance(value, dict):
+        try:
+            return PromptObject.model_validate(value)
+        except ValidationError as error:
+            raise ValueError(": ".join(first_problem(error, value))) from None
     if isinstance(value, str):
         return value
     if isinstance(value, list) and value and set(map(type, value)) <= {int, str}:
         return value
     raise ValueError("must be a text, a list of token ids and texts, or a list of such prompts")
+
+
+def _text_of(prompt: OnePrompt) -> str | list[int | str]:
+    return prompt.prompt_string if isinstance(prompt, PromptObject) else prompt
 
 
 Prompts = Annotated[
@@ -88,7 +100,7 @@ class NativeCompletionRequest(NativeBody):
 
     def ask(self, defaults: SamplingParams) -> Ask:
         return Ask(
-            [TextPrompt(prompt) for prompt in self.prompt],
+            [TextPrompt(_text_of(prompt)) for prompt in self.prompt],
             self.sampling_params(defaults),
             self.options(),
             n=self.n or 1,

@@ -13,6 +13,7 @@ _TYPES: Final = {
     501: "not_supported_error",
     503: "unavailable_error",
 }
+_NUMBERS: Final = {"n_prompt": "n_prompt_tokens", "n_ctx": "n_ctx"}
 
 
 class LlamaErrorBody(WireObject):
@@ -31,5 +32,6 @@ class LlamaError(WireObject):
 
 def llama_error(error: ApiError) -> LlamaError:
     kind = "exceed_context_size_error" if error.numbers else _TYPES.get(error.status, error.type)
-    body = LlamaErrorBody(code=error.status, message=error.message, type=kind, **error.numbers)
+    numbers = {_NUMBERS[name]: number for name, number in error.numbers.items()}
+    body = LlamaErrorBody(code=error.status, message=error.message, type=kind, **numbers)
     return LlamaError(error=body)

@@ -7,19 +7,14 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from engine import RequestOptions, SamplingParams
-from server import known_fields
+from engine import RequestOptions
 from server.openai.constraints import ConstraintFields
 from server.openai.fields import MAX_CHOICES
 from server.openai.text import CompletionRequest
 from server.sampling_fields import ALIASES
-from server.whole_numbers import Int32
+from server.whole_numbers import Int32, Whole
 
 _NEVER = -100.0  # the bias of a token that is banned
-
-# Chats are found by how they begin, so no slot need be named; old text is never dropped, so none
-# need be kept. A prompt is read to its end, in llama-server too.
-_WITHOUT_EFFECT = frozenset({"id_slot", "n_discard", "n_keep", "t_max_prompt_ms", "verbose"})
 
 
 def _biases(value: Any) -> Any:
@@ -64,17 +59,17 @@ class NativeBody(ConstraintFields):
         "n_probs": ("n_probs", "logprobs"),
     }
     inactive: ClassVar[dict[str, tuple[Any, ...]]] = {
-        **{k: v for k, v in CompletionRequest.inactive.items() if k not in _WITHOUT_EFFECT},
+        **CompletionRequest.inactive,
         "image_data": ([],),
         "best_of": (1,),
         "echo": (False,),
         "suffix": ("",),
     }
-    without_effect: ClassVar[frozenset[str]] = known_fields.WITHOUT_EFFECT | _WITHOUT_EFFECT
     prompt_field: ClassVar[str] = "prompt"
-    least_tokens: ClassVar[int] = 0  # only to have the prompt in the cache
 
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES, validation_alias=AliasChoices("n", "n_cmpl"))
+    n: Whole | None = Field(
+        None, ge=1, le=MAX_CHOICES, validation_alias=AliasChoices("n", "n_cmpl")
+    )
     n_probs: Int32 | None = Field(None, ge=0, validation_alias=AliasChoices("n_probs", "logprobs"))
     logit_bias: Biases | None = None
     n_indent: Int32 | None = None
@@ -83,14 +78,21 @@ class NativeBody(ConstraintFields):
     post_sampling_probs: bool = False  # in what a token was drawn from, not the model's own
     response_fields: list[str] = Field(default_factory=list)
 
-    def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
-        params = super().sampling_params(defaults)
-        return dataclasses.replace(params, post_sampling_probs=self.post_sampling_probs)
+    def least_tokens(self) -> int:
+        """With none, the prompt is only read into the cache."""
+        return 0
 
     @property
     def wants_prompt(self) -> bool:
         """Whether the reply is to show it."""
         return not self.response_fields or "prompt" in self.response_fields
+
+    @property
+    def grammar_text(self) -> str:
+        """The grammar that is asked for, where it is one; "" = none."""
+        constraint = self.constraint()
+        is_grammar = constraint and constraint.kind in ("gbnf", "lark")
+        return constraint.value if constraint and is_grammar else ""
 
     def options(self) -> RequestOptions:
         options = super().options()

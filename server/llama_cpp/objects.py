@@ -31,6 +31,7 @@ from server.openai.logprobs import TokenBytes, named
 from server.openai.schema import PromptProgress
 from server.progress import Status
 from server.reply_events import Choice, Ended, Piece, Totals
+from server.timings import WireTimings
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -46,7 +47,14 @@ class NativeEncoder:
 
     def __init__(self, engine: Engine, body: NativeBody, params: SamplingParams) -> None:
         """params: as asked for."""
-        self._engine, self._body, self._params = engine, body, params
+        self._engine, self._body = engine, body
+        self._settings = GenerationSettings.of(
+            params,
+            engine.model.n_ctx,
+            stream=body.stream,
+            timings_per_token=bool(body.timings_per_token),
+            grammar=body.grammar_text,
+        )
         self._n_sent: Counter[int] = Counter()  # tokens of each choice
         self._has_new_line: set[int] = set()  # choices
 
@@ -62,14 +70,17 @@ class NativeEncoder:
     def waiting(self, status: Status) -> Iterator[CompletionPiece]:
         if self._body.include_progress:
             more = {"prompt_progress": PromptProgress.of(status)}
-            yield self._piece(status.index, "", (), **more)
+            yield self._piece(status.index, "", (), status.progress.n_prompt, **more)
 
     def piece(self, piece: Piece) -> Iterator[CompletionPiece]:
         text = "".join(delta.text for delta in piece.deltas if isinstance(delta, ContentDelta))
         if "\n" in text:
             self._has_new_line.add(piece.index)
         self._n_sent[piece.index] += len(piece.tokens)
-        yield self._piece(piece.index, text, piece.tokens, **self._scores(piece.tokens))
+        more = self._scores(piece.tokens)
+        if self._body.timings_per_token:
+            more["timings"] = WireTimings.so_far(piece.progress())
+        yield self._piece(piece.index, text, piece.tokens, piece.n_prompt, **more)
 
     def ended(self, end: Ended, ends: Sequence[Ended] | None) -> Iterator[Completion | SomeFields]:
         yield self._complete("", (), end.index in self._has_new_line, end)
@@ -81,7 +92,7 @@ class NativeEncoder:
         yield llama_error(error)
 
     def _piece(
-        self, index: int, text: str, tokens: Sequence[Token], **more: Any
+        self, index: int, text: str, tokens: Sequence[Token], n_prompt: int, **more: Any
     ) -> CompletionPiece:
         return CompletionPiece(
             index=index,
@@ -90,6 +101,7 @@ class NativeEncoder:
             stop=False,
             id_slot=_SLOT,
             tokens_predicted=self._n_sent[index],
+            tokens_evaluated=n_prompt,
             **more,
         )
 
@@ -108,7 +120,7 @@ class NativeEncoder:
             model=self._engine.model.name,
             tokens_predicted=done.n_decoded,
             tokens_evaluated=done.n_prompt,
-            generation_settings=GenerationSettings.of(self._params, n_ctx),
+            generation_settings=self._settings,
             prompt=end.prompt,
             has_new_line=has_new_line,
             truncated=is_full or end.n_cut > 0,
@@ -149,7 +161,7 @@ def _candidate(token_id: int, logprob: float | None, token_bytes: TokenBytes) ->
 
 def _stop_type(end: Ended) -> Literal["eos", "limit", "word"]:
     if end.finished.finish_reason is not FinishReason.STOP:
-        return "limit"  # of a line too, which may end before a stop string that came with it
+        return "limit"
     return "eos" if end.finished.stop_string is None else "word"
 
 

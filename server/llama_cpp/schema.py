@@ -36,7 +36,9 @@ class DrawnToken(ListedCandidate):
 
 
 class CompletionPiece(WireObject):
-    """More of a choice. prompt_progress: while it waits, where that is asked for."""
+    """More of a choice. tokens_evaluated: of the prompt; timings, prompt_progress (while it waits):
+    where they are asked for.
+    """
 
     index: int
     content: str
@@ -44,6 +46,8 @@ class CompletionPiece(WireObject):
     stop: Literal[False]
     id_slot: int
     tokens_predicted: int
+    tokens_evaluated: int
+    timings: WireTimings | None = None
     completion_probabilities: list[ScoredToken] | list[DrawnToken] | None = None
     prompt_progress: PromptProgress | None = None
 

@@ -23,7 +23,7 @@ router = APIRouter()
 
 class OllamaMessage(RequestObject):
     role: Literal["system", "user", "assistant", "tool"]
-    content: str = ""
+    content: str | None = None
     thinking: str | None = None
     images: NoImages = None
     tool_calls: list[Object] | None = None  # their arguments are objects
@@ -34,7 +34,7 @@ class OllamaMessage(RequestObject):
         """As OpenAI spells it. A null is an absent key."""
         return {
             "role": self.role,
-            "content": self.content,
+            "content": self.content or "",
             "reasoning_content": self.thinking,
             "tool_calls": self.tool_calls,
             "name": self.tool_name,

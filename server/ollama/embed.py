@@ -16,6 +16,7 @@ from server.ollama.errors import OllamaError, ollama_error
 from server.openapi import described
 from server.request_object import Object, RequestBody
 from server.services import Services
+from server.whole_numbers import Whole
 from server.wire_object import WireObject, json_response
 
 router = APIRouter(dependencies=[errors_as(ollama_error)])
@@ -44,7 +45,7 @@ class EmbedRequest(RequestBody):
     model: str  # any name is accepted; replies carry the name of what is served
     input: Inputs = Field(default_factory=list)
     truncate: bool = True  # texts that are too long are cut at their end
-    dimensions: int | None = Field(None, ge=1)
+    dimensions: Whole | None = Field(None, ge=1)
     options: Object | None = None  # of loading and sampling: nothing is sampled here
 
 

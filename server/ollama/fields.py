@@ -16,7 +16,7 @@ from engine import InvalidRequest, SamplingParams
 from server.ask import Constraint
 from server.request_object import Object, RequestBody
 from server.sampling_fields import SamplingFields
-from server.whole_numbers import Int32
+from server.whole_numbers import Int32, Whole
 
 MAX_LOGPROBS = 20  # Ollama's limit
 
@@ -94,7 +94,7 @@ class OllamaBody(RequestBody):
     options: Options | None = None
     think: bool | Literal["low", "medium", "high", "max"] | None = None
     logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    top_logprobs: Whole | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
     def params(self, defaults: SamplingParams) -> SamplingParams:
         """The settings asked for. Raises: InvalidRequest."""

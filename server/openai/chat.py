@@ -19,6 +19,7 @@ from server.openai.schema import ChatCompletion, ChatCompletionChunk
 from server.openai.tools import MAX_TOOLS, Tool, WireToolChoice, choose_tools
 from server.openapi import described
 from server.request_object import Object
+from server.whole_numbers import Int32, Whole
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -38,11 +39,12 @@ class ChatCompletionRequest(ConstraintFields):
     }
 
     messages: list[Message] = Field(min_length=1)
+    n_predict: Int32 | None = None  # max_tokens by another name, but that it may be 0
     tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
     tool_choice: WireToolChoice | None = None
     parallel_tool_calls: bool | None = None
     logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    top_logprobs: Whole | None = Field(None, ge=0, le=MAX_LOGPROBS)
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     documents: list[Object] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -52,6 +54,12 @@ class ChatCompletionRequest(ConstraintFields):
     @property
     def wanted_probs(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else super().wanted_probs
+
+    def least_tokens(self) -> int:
+        """llama.cpp's clients ask for nothing to have a chat in the cache. By OpenAI's names it is
+        a mistake, which it is to others who mean no limit.
+        """
+        return 0 if self.n_predict == 0 else 1
 
     def ask(self, defaults: SamplingParams) -> Ask:
         if self.top_logprobs is not None and not self.logprobs:

@@ -55,8 +55,9 @@ class ChatEncoder(ReplyHead):
     def piece(self, piece: Piece) -> Iterator[ChatCompletionChunk]:
         yield from self._opening_of(piece.index)
         logprobs = self._logprobs(piece.tokens) if is_content(piece) else None
+        beside = self._beside(piece)
         for delta in piece.deltas or (ContentDelta(""),):
-            yield self._chunk(piece.index, _delta(delta), logprobs)
+            yield self._object([_chunk_choice(piece.index, _delta(delta), logprobs)], **beside)
             logprobs = None  # once
 
     def ended(self, end: Ended, ends: Sequence[Ended] | None) -> Iterator[ChatCompletionChunk]:
@@ -80,12 +81,8 @@ class ChatEncoder(ReplyHead):
         """Who speaks, before the first of a choice."""
         if index not in self._opened:
             self._opened.add(index)
-            yield self._chunk(index, ChatDelta(role="assistant", content=""), None)
-
-    def _chunk(
-        self, index: int, delta: ChatDelta, logprobs: ChatLogprobs | None
-    ) -> ChatCompletionChunk:
-        return self._object([_chunk_choice(index, delta, logprobs)], **self._no_usage)
+            choice = _chunk_choice(index, ChatDelta(role="assistant", content=""), None)
+            yield self._object([choice], **self._no_usage)
 
     def _logprobs(self, tokens: Sequence[Token]) -> ChatLogprobs | None:
         return ChatLogprobs.of(tokens, self._token_bytes) if self._has_logprobs else None

@@ -9,7 +9,7 @@ from pydantic import Field
 from engine import InvalidRequest, RequestOptions, SamplingParams
 from server.request_object import RequestBody, RequestObject
 from server.sampling_fields import SamplingFields
-from server.whole_numbers import Int32
+from server.whole_numbers import Int32, Whole
 
 MAX_CHOICES = 128  # OpenAI's limits
 MAX_LOGPROBS = 20
@@ -27,7 +27,8 @@ class CompletionFields(SamplingFields, RequestBody):
     model: str | None = None  # any name is accepted; replies carry the name of what is served
     stream_options: StreamOptions | None = None
     return_progress: bool | None = None  # llama.cpp's name for include_progress
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    timings_per_token: bool | None = None  # with every piece of a stream
+    n: Whole | None = Field(None, ge=1, le=MAX_CHOICES)
     user: str | None = None
     priority: Int32 | None = None  # a higher one runs first, where the policy is "priority"
     max_time_ms: float | None = None  # for queue, prefill and decode together

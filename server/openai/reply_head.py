@@ -13,8 +13,9 @@ from server.notes import summary
 from server.openai.fields import CompletionFields
 from server.openai.schema import PromptProgress, Usage
 from server.progress import Status
-from server.reply_events import Ended, Totals
+from server.reply_events import Ended, Piece, Totals
 from server.schema import Error
+from server.timings import WireTimings
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -37,11 +38,18 @@ class ReplyHead:
         self._token_bytes = engine.token_bytes
         self._include_usage = body.include_usage
         self._include_progress = body.include_progress
+        self._times_pieces = bool(body.timings_per_token)
         self._has_logprobs = body.wanted_probs is not None
         self._no_usage: dict[str, Any] = {"usage": None} if body.include_usage else {}
 
     def failed(self, error: ApiError) -> Iterator[Error]:
         yield openai_error(error)
+
+    def _beside(self, piece: Piece) -> dict[str, Any]:
+        """What stands beside the choices of a piece's object."""
+        if not self._times_pieces:
+            return self._no_usage
+        return {**self._no_usage, "timings": WireTimings.so_far(piece.progress())}
 
     def _sums(self, ends: Sequence[Ended]) -> dict[str, Any]:
         """What stands in the last object of a reply."""

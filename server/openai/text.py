@@ -17,6 +17,7 @@ from server.openai.fields import MAX_CHOICES, MAX_LOGPROBS
 from server.openai.schema import TextCompletion
 from server.openai.text_objects import TextEncoder
 from server.openapi import described
+from server.whole_numbers import Whole
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -72,13 +73,16 @@ class CompletionRequest(ConstraintFields):
         "top_logprobs": (0,),
     }
     prompt_field: ClassVar[str] = "prompt"
-    least_tokens: ClassVar[int] = 0  # with `echo` and `logprobs`, evaluations ask for the prompt's
 
     prompt: Prompts
     suffix: str | None = None
     echo: bool = False
-    best_of: int | None = Field(None, ge=1, le=MAX_CHOICES)
-    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    best_of: Whole | None = Field(None, ge=1, le=MAX_CHOICES)
+    logprobs: Whole | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+    def least_tokens(self) -> int:
+        """With `echo` and `logprobs`, evaluations ask for those of the prompt only."""
+        return 0
 
     @property
     def wanted_probs(self) -> int | None:

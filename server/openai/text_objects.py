@@ -45,7 +45,8 @@ class TextEncoder(ReplyHead):
 
     def piece(self, piece: Piece) -> Iterator[TextCompletion]:
         text = "".join(delta.text for delta in piece.deltas if isinstance(delta, ContentDelta))
-        yield self._object([self._choice(piece.index, text, piece.tokens)], **self._no_usage)
+        choice = self._choice(piece.index, text, piece.tokens)
+        yield self._object([choice], **self._beside(piece))
 
     def ended(self, end: Ended, ends: Sequence[Ended] | None) -> Iterator[TextCompletion]:
         yield self._object([self._choice(end.index, "", (), end)], **self._end(ends))

@@ -26,7 +26,7 @@ from server.openai.tools import (
 from server.request_object import Object, RequestBody, RequestObject
 from server.responses.items import Input, as_items, chat_messages, unknown_keys
 from server.sampling_fields import SamplingFields
-from server.whole_numbers import Int32
+from server.whole_numbers import Int32, Whole
 
 _LIMIT = ("max_output_tokens", *SamplingFields.aliases["max_tokens"])
 _LOGPROBS = "message.output_text.logprobs"
@@ -147,7 +147,7 @@ class ResponsesRequest(SamplingFields, RequestBody):
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    top_logprobs: Whole | None = Field(None, ge=0, le=MAX_LOGPROBS)
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = (
         None  # thinking is not encrypted: its content is always there
     )

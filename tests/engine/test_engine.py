@@ -74,11 +74,13 @@ def test_without_the_cache_the_whole_prompt_is_read(engine: Engine) -> None:
     assert ends(RequestOptions())[1].n_cached == len(PROMPT * 5) - 1
 
 
-def write(engine: Engine, text: str, **limits: Any) -> tuple[str, Finished]:
+def write(
+    engine: Engine, text: str, stop: tuple[str, ...] = (), **limits: Any
+) -> tuple[str, Finished]:
     """A reply that can only be `text`."""
     rules = ReplyRules(kind="lark", source=f"start: {json.dumps(text)}", param="grammar")
     options = RequestOptions(grammar=engine.constrain(rules, None), **limits)
-    events = list(engine.generate(PROMPT, SamplingParams(), options))
+    events = list(engine.generate(PROMPT, SamplingParams(stop=stop), options))
     assert isinstance(events[-1], Finished)
     return "".join(event.text for event in events), events[-1]
 
@@ -96,6 +98,25 @@ def test_a_reply_ends_with_the_line_in_which_its_time_is_up(engine: Engine) -> N
     text, finished = write(engine, "first\nsecond\nthird", max_write_s=1e-9)
     assert text == "first\n" and finished.finish_reason is FinishReason.LENGTH
     assert write(engine, "no line break at all", max_write_s=1e-9)[0] == "no line break at all"
+
+
+@pytest.mark.parametrize(
+    ("stop", "shown", "ended_by"),
+    [
+        (("\n fourth",), "  second", "\n fourth"),  # it stands first
+        (("fourth",), "  second\n ", "fourth"),  # nothing of the line is left
+        (("fourth\nsixth", "rth"), "  second\n ", None),  # "fou" is, and came in one push with it
+        (("fourth\nfifth and more", "rth"), "  second\n ", None),  # so, at the end of the reply
+    ],
+)
+def test_a_line_limit_and_a_stop_string_at_once(
+    engine: Engine, stop: tuple[str, ...], shown: str, ended_by: str | None
+) -> None:
+    """What stands first in the text ends the reply."""
+    code = "  second\n fourth\nfifth"
+    text, finished = write(engine, code, stop, n_indent=2)
+    assert (text, finished.stop_string) == (shown, ended_by)
+    assert finished.finish_reason is (FinishReason.STOP if ended_by else FinishReason.LENGTH)
 
 
 def test_text_held_back_for_a_stop_string_comes_at_the_end(engine: Engine) -> None:

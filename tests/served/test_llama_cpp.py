@@ -68,6 +68,25 @@ def test_a_prompt_that_was_only_read_is_there_afterwards(plain: httpx.Client) ->
     assert more["timings"]["cache_n"] == read["tokens_cached"] == read["tokens_evaluated"]
 
 
+def test_a_chat_that_was_only_read_is_there_afterwards(plain: httpx.Client) -> None:
+    """As llama.vim has it: the instruction is typed while the rest of the chat is read."""
+    context = "The SELECTION stands in a letter to the captain of a ship. " * 5
+    system = {"role": "system", "content": f"Edit the SELECTION.\n{context}"}
+    read = ask(
+        plain,
+        "/v1/chat/completions",
+        messages=[system, {"role": "user", "content": ""}],
+        id_slot=1,
+        samplers=[],
+        n_predict=0,
+        response_fields=[""],
+    )
+    assert (read["choices"][0]["message"]["content"], read["usage"]["completion_tokens"]) == ("", 0)
+    asked = {"role": "user", "content": "INSTRUCTION: make it polite"}
+    more = ask(plain, "/v1/chat/completions", messages=[system, asked], max_tokens=4)
+    assert more["timings"]["cache_n"] > 0.8 * read["usage"]["prompt_tokens"]
+
+
 def test_samplers_that_are_not_listed_are_off(plain: httpx.Client) -> None:
     greedy = ask(plain, "/completion", **PROMPT)["content"]
     hot = {"temperature": 1000.0, "top_k": 1, "min_p": 0.0, "repeat_penalty": 50.0}

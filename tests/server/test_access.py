@@ -75,7 +75,7 @@ def test_keys(serve: Serve, headers: Any, status: int) -> None:
                 )
                 assert "sk-" not in error["message"]
         assert http.get("/v1/models").status_code == status
-        assert http.get("/health").status_code == 200
+        assert http.get("/health").status_code == http.get("/v1/health").status_code == 200
 
 
 def test_without_keys_any_key_will_do(http: httpx.Client) -> None:

@@ -10,7 +10,8 @@ import pytest
 from engine import Finished, FinishReason, SamplingParams, Timings
 from server.reply_events import Ended, Totals
 from server.timings import WireTimings
-from tests.fake_engine import BOS, N_VOCAB, FakeEngine, Script
+from tests.fake_engine import FakeEngine, Script
+from tests.fake_text import BOS, N_VOCAB
 from tests.server.wire import chunks_of
 
 CHAT = "/v1/chat/completions"

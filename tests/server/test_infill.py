@@ -1,4 +1,6 @@
-"""llama-server's /infill: what editors send, and what they read of the answer."""
+"""llama-server's /infill: what editors send, and what they read of the answer. And the chats that
+they edit texts with.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import httpx
 import pytest
 
 from tests.fake_engine import FakeEngine, Script
+from tests.server.wire import chunks_of, wait_until
 
 # As llama.vim sends it when one types: its version of 2025.
 VIM: dict[str, Any] = {
@@ -80,6 +83,37 @@ def test_a_warm_up_is_answered_with_nothing(http: httpx.Client, fake: FakeEngine
     body = http.post("/infill", json=vscode).json()
     assert (body["content"], body["tokens_predicted"]) == ("", 0)
     assert body["prompt"] == "<FILE>other.py:x = 1\n<PRE><SUF><MID>"
+
+
+def test_what_an_editor_sends_to_have_text_edited(http: httpx.Client, fake: FakeEngine) -> None:
+    """llama.vim: while the instruction is typed, the chat as far as it is known; then all of it."""
+    system = {"role": "system", "content": "Edit the SELECTION."}
+    known = {"messages": [system, {"role": "user", "content": ""}], "id_slot": 1}
+    warm_up = {"samplers": [], "n_predict": 0, "stream": False, "response_fields": [""]}
+    n_prepared = len(fake.next_turns)
+    reply = http.post("/v1/chat/completions", json={**known, **warm_up, "cache_prompt": True})
+    assert reply.status_code == 200 and "x-rushlight-ignored" not in reply.headers
+    [choice] = reply.json()["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("", "length")
+    assert fake.submitted[-1].params.max_tokens == 0
+    asked = {"messages": [system, {"role": "user", "content": "INSTRUCTION: x"}], "id_slot": 1}
+    asked |= {"min_p": 0.1, "temperature": 0.1, "samplers": ["min_p", "temperature"]}
+    reply = http.post("/v1/chat/completions", json={**asked, "cache_prompt": True, "stream": True})
+    assert reply.status_code == 200 and "x-rushlight-ignored" not in reply.headers
+    deltas = [c["delta"] for chunk in chunks_of(reply.text) for c in chunk["choices"]]
+    assert "".join(delta.get("content") or "" for delta in deltas) == "Paris."
+    wait_until(lambda: len(fake.next_turns) > n_prepared)
+    assert len(fake.next_turns) == n_prepared + 1  # none goes on from a chat that was only read
+
+
+def test_choices_and_probabilities(http: httpx.Client, fake: FakeEngine) -> None:
+    asked = {"input_prefix": "a", "input_suffix": "b", "n_cmpl": 2, "n_probs": 2}
+    bodies = http.post("/infill", json=asked).json()
+    assert [body["index"] for body in bodies] == [0, 1]
+    for body in bodies:
+        first = body["completion_probabilities"][0]
+        assert first["token"] == "P" and len(first["top_logprobs"]) == 2
+    assert [sent.params.n_probs for sent in fake.submitted[-2:]] == [2, 2]
 
 
 def test_what_is_cut_is_told(http: httpx.Client) -> None:

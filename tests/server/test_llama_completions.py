@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from engine import EngineError
-from tests.fake_engine import BOS, FakeEngine, Script
+from tests.fake_engine import FakeEngine, Script
+from tests.fake_text import BOS
 from tests.server.wire import parse_sse
 
 PROMPT = {"prompt": "The capital"}
@@ -56,12 +57,32 @@ def test_a_whole_one(http: httpx.Client, path: str) -> None:
     assert settings["samplers"][0] == "penalties" and settings["n_ctx"] == 512
 
 
+def test_generation_settings(http: httpx.Client) -> None:
+    """Names as llama-server has them; what it can and we never do is told as not in force."""
+    grammar = 'root ::= "a"'
+    sent = {"logit_bias": [[80, 1.5], [81, False]], "grammar": grammar, "n_keep": 64}
+    settings = complete(http, **sent)["generation_settings"]
+    assert settings["logit_bias"] == [{"bias": 1.5, "token": 80}, {"bias": -100.0, "token": 81}]
+    assert settings["grammar"] == grammar and settings["stream"] is False
+    never = {"n_keep": 0, "n_discard": 0, "grammar_lazy": False, "grammar_triggers": []}
+    never |= {"preserved_tokens": [], "backend_sampling": False}
+    assert {name: settings[name] for name in never} == never
+    assert settings["lora"] == []
+    streamed = stream(http, json_schema={"type": "integer"})[-1]["generation_settings"]
+    assert (streamed["stream"], streamed["grammar"]) == (True, "")
+
+
 def test_a_stream(http: httpx.Client) -> None:
     *pieces, last = stream(http)
     assert [piece["content"] for piece in pieces] == ["Par", "is", "."]
     assert [piece["tokens"] for piece in pieces] == [[ord("P")], [ord("i")], [ord(".")]]
     assert [piece["tokens_predicted"] for piece in pieces] == [1, 2, 3]
-    assert not any(piece["stop"] for piece in pieces)
+    for piece in pieces:  # upstream's keys of what is not the last
+        assert list(piece) == [
+            *("index", "content", "tokens", "stop", "id_slot"),
+            *("tokens_predicted", "tokens_evaluated"),
+        ]
+        assert piece["tokens_evaluated"] == N_PROMPT and not piece["stop"]
     whole = complete(http)
     assert last.keys() == whole.keys()
     assert (last["stop"], last["content"], last["tokens"]) == (True, "", [])
@@ -183,7 +204,7 @@ def test_what_is_obeyed(http: httpx.Client, fake: FakeEngine) -> None:
     assert sent.params.logit_bias == {80: 1.5, 81: -100.0}
     assert (sent.options.n_indent, sent.options.max_write_s) == (4, 0.5)
     assert (fake.rules.kind, fake.rules.source) == ("json_schema", {"type": "integer"})
-    assert body["generation_settings"]["logit_bias"] == [[80, 1.5], [81, -100.0]]
+    assert body["generation_settings"]["max_tokens"] == 7
     complete(http, samplers="edkypmxt", logit_bias={"80": False})
     sent = fake.submitted[-1]
     assert sent.params.samplers == (
@@ -204,6 +225,13 @@ def test_what_has_no_effect_here(http: httpx.Client, fake: FakeEngine) -> None:
     assert reply.headers["x-rushlight-ignored"] == "colour"
 
 
+def test_unknown_keys_of_a_prompt_are_named(http: httpx.Client) -> None:
+    prompt = {"prompt_string": "Hi", "multimodal_data": None, "colour": "red"}
+    reply = http.post("/completion", json={"prompt": prompt})
+    assert reply.status_code == 200 and reply.json()["prompt"] == "Hi"
+    assert reply.headers["x-rushlight-ignored"] == "prompt[].colour"
+
+
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
@@ -212,7 +240,9 @@ def test_what_has_no_effect_here(http: httpx.Client, fake: FakeEngine) -> None:
         ({"prompt": [1.5]}, "prompt"),
         ({"prompt": [[]]}, "prompt"),
         ({"prompt": [True]}, "prompt"),
-        ({"prompt": {"prompt_string": "a", "multimodal_data": ["aGk="]}}, "multimodal_data"),
+        ({"prompt": {"prompt_string": "a", "multimodal_data": ["aGk="]}}, "reads text only"),
+        ({"prompt": {"prompt_string": 5}}, "prompt: prompt_string: Input should be a valid string"),
+        ({"prompt": ["a", {"text": "a"}]}, "prompt: prompt_string: Field required"),
         ({"prompt": [9999]}, "token id 9999"),
         ({"n_predict": -2}, "n_predict"),
         ({"n_indent": -1}, "n_indent"),
@@ -231,7 +261,7 @@ def test_what_has_no_effect_here(http: httpx.Client, fake: FakeEngine) -> None:
         ({"response_fields": "content"}, "response_fields"),
         ({"lora": [{"id": 0, "scale": 0.5}]}, "lora"),
         ({"image_data": [{"data": ""}]}, "image_data"),
-        ({"timings_per_token": True}, "timings_per_token"),
+        ({"timings_per_token": 1}, "timings_per_token"),
         ({"messages": []}, "messages"),
         ({"suffix": "x"}, "input_suffix"),
         ({"grammar": "root ::= [a]", "json_schema": {}}, "json_schema"),

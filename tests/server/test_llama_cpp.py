@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from engine import EngineFailed
-from tests.fake_engine import BOS, FakeEngine, Script
+from tests.fake_engine import FakeEngine, Script
+from tests.fake_text import BOS
 
 HELLO = [{"role": "user", "content": "Hello"}]
 

@@ -109,6 +109,14 @@ def test_a_call_that_the_limit_cut_is_not_told(client: ollama.Client, fake: Fake
         assert objects[-1].done_reason == "length"
 
 
+def test_a_null_is_an_absent_content(http: httpx.Client, fake: FakeEngine) -> None:
+    call = {"function": {"name": "weather", "arguments": {"city": "Paris"}}}
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    result = {"role": "tool", "content": "sunny"}
+    body = {"model": "m", "messages": [*HELLO, said, result], "stream": False}
+    assert http.post("/api/chat", json=body).status_code == 200
+
+
 def test_calls_and_results_go_back(client: ollama.Client, fake: FakeEngine) -> None:
     call = {"function": {"name": "weather", "arguments": {"city": "Paris"}}}
     history = [

@@ -14,7 +14,8 @@ from server.known_fields import INACTIVE, WITHOUT_EFFECT
 from server.openai.chat import ChatCompletionRequest
 from server.openai.text import CompletionRequest
 from server.parse_request import parse_request
-from tests.fake_engine import N_VOCAB, FakeEngine, Script
+from tests.fake_engine import FakeEngine, Script
+from tests.fake_text import N_VOCAB
 from tests.server.conftest import Running
 
 CHAT = "/v1/chat/completions"
@@ -36,7 +37,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 1, "max_completion_tokens": 2}, "max_completion_tokens"),
     ({"max_completion_tokens": 0}, "max_completion_tokens"),
     ({"n_predict": -5}, "n_predict"),
-    ({"max_tokens": None, "n_predict": 0}, "n_predict"),
     ({"repetition_penalty": 0}, "repetition_penalty"),
     ({"repetition_context_size": -2}, "repetition_context_size"),
     ({"temperature": "hot"}, "temperature"),
@@ -125,6 +125,57 @@ def test_refused_part_is_named_by_its_type(http: httpx.Client) -> None:
     assert message == (
         "messages[0].content[0].type 'image_url' is not supported: this model reads text only"
     )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param", "problem"),
+    [
+        ({"grammar": 5}, "grammar", "Input should be a valid string, or a valid dictionary"),
+        ({"grammar": {"syntax": "lark"}}, "grammar.definition", "Field required"),
+        (
+            {"grammar": {"syntax": "x", "definition": "y"}},
+            "grammar.syntax",
+            "Input should be 'gbnf', 'lark' or 'regex'",
+        ),
+        ({"json_schema": []}, "json_schema", "Input should be a valid dictionary, or a valid bool"),
+        ({"structured_outputs": {"json": 5}}, "structured_outputs.json", "Input should be a valid"),
+    ],
+)
+def test_of_several_types_none_is_named_in_a_path(
+    http: httpx.Client, wrong: dict[str, Any], param: str, problem: str
+) -> None:
+    error = http.post(CHAT, json={**HELLO, **wrong}).json()["error"]
+    assert error["param"] == param
+    assert error["message"].startswith(f"{param}: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"), [(CHAT, HELLO), ("/v1/completions", {"prompt": "Hello"})]
+)
+def test_samplers_and_the_cache_are_the_requests_to_choose(
+    http: httpx.Client, fake: FakeEngine, path: str, asked: dict[str, Any]
+) -> None:
+    body = {**asked, "samplers": ["top_p", "temperature"], "cache_prompt": False}
+    assert http.post(path, json=body).status_code == 200
+    sent = fake.submitted[-1]
+    assert sent.params.samplers == ("top_p", "temperature") and not sent.options.use_cache
+    assert http.post(path, json={**asked, "samplers": "kt"}).status_code == 200
+    sent = fake.submitted[-1]
+    assert sent.params.samplers == ("top_k", "temperature") and sent.options.use_cache
+    reply = http.post(path, json={**asked, "samplers": ["top_k", "top_k"]})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "samplers")
+
+
+def test_whole_numbers_may_be_written_with_a_point(http: httpx.Client, fake: FakeEngine) -> None:
+    body = {"max_tokens": 5.0, "top_k": 7.0, "seed": 3.0, "n": 1.0, "stop_token_ids": [9.0]}
+    assert http.post(CHAT, json={**HELLO, **body}).status_code == 200
+    sent = fake.submitted[-1].params
+    assert (sent.max_tokens, sent.top_k, sent.seed, sent.stop_token_ids) == (5, 7, 3, {9})
+    assert type(sent.max_tokens) is type(sent.top_k) is type(sent.seed) is int
+    for name in ("n", "seed", "max_tokens"):
+        for wrong in (1.5, True):
+            reply = http.post(CHAT, json={**HELLO, name: wrong})
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
 
 
 ACTIVE: list[dict[str, Any]] = [

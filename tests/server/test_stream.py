@@ -160,6 +160,26 @@ def test_progress_as_chunks(serve: Any, path: str, asked: dict[str, Any]) -> Non
     assert_common(chunks, "chat.completion.chunk" if path == CHAT else "text_completion")
 
 
+@pytest.mark.parametrize("path", [CHAT, TEXT, "/completion"])
+def test_every_piece_has_timings_where_they_are_asked_for(
+    http: httpx.Client, fake: FakeEngine, path: str
+) -> None:
+    fake.script = Script(("a", "b", "c"), delay_s=0.03)
+    body = {**BODIES.get(path, BODIES[TEXT]), "timings_per_token": True}
+    data = parse_sse(http.post(path, json=body).text)[0]
+    events = [json.loads(item) for item in data if item != "[DONE]"]
+    timings = [event["timings"] for event in events if "timings" in event]
+    assert len(timings) == 4
+    assert all(n <= t["predicted_n"] <= 4 for n, t in enumerate(timings, 1))
+    n_prompt = len(fake.submitted[-1].prompt_ids)
+    assert {t["cache_n"] + t["prompt_n"] for t in timings} == {n_prompt}
+    took = [t["predicted_ms"] for t in timings]
+    assert took == sorted(took) and took[0] < took[2] < 1000
+    assert all(t.keys() == timings[-1].keys() for t in timings)
+    data = parse_sse(http.post(path, json={**body, "timings_per_token": False}).text)[0]
+    assert sum('"timings"' in item for item in data) == 1
+
+
 def test_time_left_does_not_count_the_cache() -> None:
     looks = (
         Progress(Phase.QUEUED, 2, 1000, 0, 0, 1.0),

@@ -222,5 +222,5 @@ def test_an_unknown_tensor_type_is_named_with_its_tensor(path: Path) -> None:
     with pytest.raises(UnsupportedModel) as error:
         open_raw(path, [], [tensor("blk.0.attn_q.weight", [32], type_id=99)], DATA)
     assert str(error.value) == (
-        f"unsupported tensor type '99 of tensor 'blk.0.attn_q.weight' in {path}'"
+        f"unsupported tensor type '99'; tensor 'blk.0.attn_q.weight' in {path} has it"
     )

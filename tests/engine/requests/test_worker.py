@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from pathlib import Path
@@ -23,10 +22,8 @@ from engine import (
     Grammar,
     Phase,
     QueueFull,
-    Replaced,
     RequestOptions,
     SamplingParams,
-    TimedOut,
     Token,
 )
 from engine.cache.resident_chats import NoRoom
@@ -172,101 +169,6 @@ def test_a_listener_that_raises_ends_its_own_request_only(
     assert f"request {generation.id} " in record.getMessage()
 
 
-def test_progress_counts_the_prompt(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow_down(engine, monkeypatch, 0.1)
-    generation = engine.submit(PROMPT * 12, always(A, max_tokens=1), Listener())
-    seen = set()
-    while (progress := generation.progress()).phase is not Phase.DONE:
-        seen.add(progress.n_prefilled)
-        time.sleep(0.01)
-    assert {0, 64, 128} <= seen
-    assert progress.n_prompt == len(PROMPT) * 12
-
-
-def test_a_full_queue_tells_when_to_come_again(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(engine, PROMPT, always(A, max_tokens=100))  # so that speeds are known
-    slow_down(engine, monkeypatch, 0.1)
-    run(engine, PROMPT, always(A, max_tokens=20))
-    generation = engine.submit(PROMPT * 4, always(A, max_tokens=200), Listener())
-    for _ in range(2):
-        engine.submit(PROMPT, always(A, max_tokens=1), Listener())
-    with pytest.raises(QueueFull) as full:
-        engine.submit(PROMPT, always(A), Listener())
-    assert 1 < full.value.retry_after_s < 30
-    generation.cancel()
-
-
-def timed_out(listener: Listener) -> str:
-    last = listener.last()
-    assert isinstance(last, Failed)
-    assert isinstance(last.error, TimedOut)
-    return str(last.error)
-
-
-def test_time_limits_tell_how_far_a_request_was(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow_down(engine, monkeypatch, 0.1)
-    limit = RequestOptions(max_time_s=0.35)
-    running, waiting = Listener(), Listener()
-    start = time.monotonic()
-    engine.submit(PROMPT, always(A), running, limit)
-    engine.submit(PROMPT, always(A), waiting, RequestOptions(max_time_s=0.2))
-    assert "still in the queue" in timed_out(waiting)
-    assert time.monotonic() - start < 0.35
-    last = running.last()
-    assert isinstance(last, Finished)
-    assert last.finish_reason is FinishReason.TIMEOUT
-    assert 1 <= last.n_decoded <= 3
-    assert time.monotonic() - start < 1
-
-    reading = Listener()
-    prompt = PROMPT[::-1] * 15  # four chunks and the last token
-    engine.submit(prompt, always(A), reading, limit)
-    assert re.search(r"up after 0\.[34] s, when (128|192) of its 240 prompt", timed_out(reading))
-    again = Listener()
-    engine.submit(prompt, always(A, max_tokens=1), again, RequestOptions(max_time_s=30))
-    last = again.last()
-    assert isinstance(last, Finished)
-    assert last.n_cached >= 128
-
-
-def test_configured_time_limits(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = EngineConfig(
-        model_path, disk_bytes=0, n_ctx=256, queue_timeout_s=0.1, request_timeout_s=0.4
-    )
-    with Engine(config) as engine:
-        slow_down(engine, monkeypatch)
-        running, waiting = Listener(), Listener()
-        engine.submit(PROMPT, always(A), running)
-        engine.submit(PROMPT, always(A), waiting)
-        assert "still in the queue" in timed_out(waiting)
-        last = running.last()
-        assert isinstance(last, Finished)
-        assert last.finish_reason is FinishReason.TIMEOUT
-        assert last.n_decoded > 5  # its time in the queue was no concern
-
-
-def test_a_newer_request_replaces_a_waiting_one(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow_down(engine, monkeypatch)
-    running, older, other, newer = Listener(), Listener(), Listener(), Listener()
-    key = RequestOptions(replaces_key="editor")
-    generation = engine.submit(PROMPT, always(A), running, key)
-    assert running.started.wait(5)
-    engine.submit(PROMPT, always(A), older, key)
-    engine.submit(PROMPT, always(A, max_tokens=1), other, RequestOptions(replaces_key="else"))
-    engine.submit(PROMPT, always(A, max_tokens=2), newer, key)  # the queue is full but for this
-    last = older.last(0.1)
-    assert isinstance(last, Failed)
-    assert isinstance(last.error, Replaced)
-    generation.cancel()
-    assert (other.last().n_decoded, newer.last().n_decoded) == (1, 2)  # type: ignore[union-attr]
-
-
 def test_cancelling_one_of_a_batch_touches_nobody_else(
     model_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,27 +186,6 @@ def test_cancelling_one_of_a_batch_touches_nobody_else(
         assert (staying.last().n_decoded, staying.text) == (30, "a" * 30)  # type: ignore[union-attr]
 
 
-def test_estimates_are_near_what_it_takes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert engine.estimate(PROMPT).prefill_s is None
-    slow_down(engine, monkeypatch, 0.05)
-    prompt = PROMPT * 12
-    run(engine, prompt, always(A, max_tokens=10))
-    assert engine.estimate(prompt, 10).n_cached == len(prompt) - 1
-    assert engine.estimate(prompt, 10, use_cache=False).n_cached == 0
-    estimate = engine.estimate(prompt[::-1], 10)
-    assert (estimate.n_prompt, estimate.n_cached, estimate.n_ahead) == (len(prompt), 0, 0)
-    assert (estimate.queue_s, estimate.decode_s) == (0, pytest.approx(0.5, rel=0.3))
-    assert estimate.prefill_s == pytest.approx(0.15, rel=0.4)
-
-    first = engine.submit(prompt, always(A, max_tokens=30), Listener())
-    second = engine.submit(PROMPT, always(A, max_tokens=1), Listener())
-    progress = second.progress()
-    assert progress.phase is Phase.QUEUED
-    assert progress.queue_s == pytest.approx(engine.estimate(PROMPT).queue_s, rel=0.7)
-    assert 0.3 < (progress.queue_s or 0) < 2
-    first.cancel()
-
-
 def test_it_is_told_where_a_prompt_leaves_its_chat(engine: Engine) -> None:
     text = [FIRST_BYTE + byte for byte in b"The quick brown fox jumps over the lazy dog. "]
     assert run(engine, text * 3, always(A, max_tokens=3))[1].difference is None
@@ -314,62 +195,6 @@ def test_it_is_told_where_a_prompt_leaves_its_chat(engine: Engine) -> None:
     assert difference.at == 2 * len(text) + len("The quick ")
     assert difference.cached == "e quick brown fo"
     assert difference.prompt == "e quick red foxT"
-
-
-def lingering(model_path: Path) -> Engine:
-    return Engine(EngineConfig(model_path, disk_bytes=0, n_ctx=256, prefill_chunk=64, linger_s=0.5))
-
-
-def test_a_retry_joins_what_its_client_has_left(
-    model_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with lingering(model_path) as engine:
-        slow_down(engine, monkeypatch)
-        params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
-        expected = run(engine, PROMPT, params)[0]
-        first, second = Listener(), Listener()
-        left = engine.submit(PROMPT, params, first)
-        assert first.started.wait(5)
-        left.leave()
-        joined = engine.submit(PROMPT, params, second)
-        left.leave()  # it has no say any more
-        left.cancel()
-        last = second.last()
-        assert isinstance(last, Finished)
-        assert (second.text, last.n_decoded) == (expected, 30)
-        assert not first.ended.is_set()
-        assert joined.progress().n_decoded == 30
-
-
-def test_what_a_client_has_left_ends_soon(
-    model_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with lingering(model_path) as engine:
-        slow_down(engine, monkeypatch)
-        left = Listener()
-        start = time.monotonic()
-        engine.submit(PROMPT, always(A), left).leave()
-        last = left.last()
-        assert isinstance(last, Finished)
-        assert last.finish_reason is FinishReason.CANCELLED
-        assert 0.4 < time.monotonic() - start < 2
-
-        left, other = Listener(), Listener()
-        generation = engine.submit(PROMPT, always(A), left)
-        generation.leave()
-        start = time.monotonic()
-        engine.submit(PROMPT[::-1], always(A, max_tokens=1), other)  # not the same: it comes first
-        other.last()
-        assert time.monotonic() - start < 0.3
-        assert left.ended.is_set()
-
-
-def test_without_lingering_a_client_that_leaves_cancels(engine: Engine) -> None:
-    left = Listener()
-    engine.submit(PROMPT, always(A), left).leave()
-    last = left.last(0.5)
-    assert isinstance(last, Finished)
-    assert last.finish_reason is FinishReason.CANCELLED
 
 
 def test_a_preparation_gives_way_and_is_finished_later(

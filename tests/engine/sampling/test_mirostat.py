@@ -62,6 +62,19 @@ def test_extremes(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
+def test_the_temperature_is_fixed(version: int) -> None:
+    """llama.cpp's chain for mirostat has a plain temperature, whatever dynatemp_range says."""
+    logits = np.random.default_rng(4).normal(0, 2, 300).astype(np.float32)
+
+    def drawn(**changes: float) -> list[int]:
+        params = SamplingParams(mirostat=version, temperature=1.5, seed=1, **changes)
+        sampler = Sampler(params, len(logits), [], [])
+        return [sampler.sample(logits.copy()) for _ in range(100)]
+
+    assert drawn(dynatemp_range=1.4) == drawn()
+
+
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("tau", [2.0, 4.0])
 def test_the_mean_surprise_comes_near_tau(version: int, tau: float) -> None:
     logits = (-1.1 * np.log(np.arange(1, 3001))).astype(np.float32)
