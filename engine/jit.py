@@ -203,6 +203,10 @@ _OPTIONS: dict[str, Any] = {
 # Part of a kernel: inlined by LLVM, never cached on its own.
 inline: Any = numba.njit(nogil=True, forceinline=True, **_OPTIONS)
 
+# The same, but Python may call it too and runs it as it is written: a call of a compiled one would
+# compile it at each start, as only whole kernels are kept on disk.
+anywhere: Any = numba.extending.register_jitable(nogil=True, forceinline=True, **_OPTIONS)
+
 
 _ENTRIES: list[Any] = []
 

@@ -35,9 +35,9 @@ def rounded(
 
 
 def fine8_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Runs of 256 in the order that activation.py draws, the last one filled up with zeros."""
-    n_rows, n = x.shape
-    d, q, values = rounded(np.pad(x, [(0, 0), (0, -n % 256)]), 16)
+    """Runs of 256 in the order that activation.py draws."""
+    n_rows = len(x)
+    d, q, values = rounded(x, 16)
     h = values.reshape(n_rows, -1, 16).sum(-1).astype(np.float32)
     h_32 = np.pad(values.reshape(n_rows, -1, 8, 32).sum(-1), [(0, 0), (0, 0), (0, 8)])
     # [runs, vectors of 64, 16s, quarters, 4]: a column goes through the vectors of the 16s.
@@ -47,17 +47,17 @@ def fine8_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     runs += [p.astype(np.float32).reshape(n_rows, -1, 16) for p in (d, h, centre, h_32)]
     parts = [np.ascontiguousarray(p).view(np.uint8) for p in runs]
     rows = np.concatenate(parts, axis=2).reshape(n_rows, -1)
-    return np.ascontiguousarray(rows), values[:, :n]
+    return np.ascontiguousarray(rows), values
 
 
 def fine16_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Two planes of 8 bits, in the order that activation.py draws.
 
-    As many rows lie in a line as make it whole runs of 256, if it has 4,096 values at most.
+    As many rows lie in a line as make it whole runs of 256, if it has 3,072 values at most.
     """
     n_rows, n = x.shape
     in_line = 8 // math.gcd(n // 32, 8)
-    if n > 256 and in_line * n <= 4096:
+    if n > 256 and in_line * n <= 3072:
         line = np.tile(x, in_line)
     else:
         line = np.pad(x, [(0, 0), (0, -n % 256)])

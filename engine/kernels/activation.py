@@ -10,7 +10,8 @@ and h are what an offset in the weights is multiplied with.
         h  f32[n / 16]   the same over each 16
 
     fine8  few rows (decode), where memory is the limit: 8 bits too, but a scale for each 16, which
-           loses a quarter of what a scale for each 32 does. Runs of 256 values, 512 bytes each:
+           loses a quarter of what a scale for each 32 does. Runs of 256 values, 512 bytes each; n
+           is a multiple of 256:
 
         q  i8[256]       in the order drawn below
         d  f32[16]       scale of each 16, in the order of the drawing's columns
@@ -27,9 +28,9 @@ and h are what an offset in the weights is multiplied with.
                 0.3 ...
 
     fine16 few rows, for blocks of 32 weights, eight of which are taken as one: 14 bits, whose upper
-           and lower halves are summed one after the other. Where n values are no whole runs of 256,
-           they are there several times in a line, which then is (rows_in_line), or the last run is
-           filled up with zeros. Runs of 256 values, 640 bytes each:
+           and lower halves are summed one after the other. Runs of 256 values, 640 bytes each. A
+           row that is not whole runs is there several times, one behind the other, so that all of
+           them are (rows_in_line), or its last run is filled up with zeros:
 
         q  i8[256]       value / (128 d), rounded
         l  i8[256]       what is left, divided by d: -64..64
@@ -53,7 +54,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.jit import inline
+from engine.jit import anywhere, inline
 from engine.kernels.op import are_few, fields, kernel, n_places, n_rows, take
 from engine.kernels.simd import (
     PLANE_BITS,
@@ -105,11 +106,12 @@ FINE16_LOW, FINE16_D, FINE16_H = 256, 512, 576
 FINE8_CENTRE = 32
 BLOCK_OF_COLUMN = Lanes(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7)  # of fine16
 
-# The longest line of rows, in values: all of four lines stay in the L1 cache, or nearly.
-_LONGEST_LINE = 4096
+# A line of rows: how many they are at most, and of how many values, four of which (30 kB) stay in
+# the L1 cache.
+MOST_IN_LINE, LONGEST_LINE = 8, 3072
 
 
-@inline
+@anywhere
 def q8_row_bytes(n):
     """Bytes from one row of n values in 8 bits to the next."""
     return n + n // 2 + _APART
@@ -133,28 +135,29 @@ def q8_h(row, n):
     return row + n + n // 4
 
 
-@inline
+@anywhere
 def fine8_row_bytes(n):
     """Bytes from one row of n values in 8 bits with a scale for each 16 to the next."""
     return n // 256 * FINE8_BYTES + _APART
 
 
-@inline
+@anywhere
 def rows_in_line(n):
-    """How many rows of n weights are read as one of whole runs, and a fine16 row has its values.
+    """How many rows of n weights, one behind the other, are read as one of whole runs; so many
+    times a fine16 row holds its values.
 
-    1, where each row has runs of its own: whole ones, or less than one, or so many that little is
-    lost with the last.
+    1 where a row is whole runs, or shorter than one, which then would be of more than two rows, or
+    where a line would be too long.
     """
     if n < 256:
         return 1
-    rows, blocks = 8, n // 32
+    rows, blocks = MOST_IN_LINE, n // 32
     while rows > 1 and blocks % 2 == 0:
         rows, blocks = rows // 2, blocks // 2
-    return rows if rows * n <= _LONGEST_LINE else 1
+    return rows if rows * n <= LONGEST_LINE else 1
 
 
-@inline
+@anywhere
 def fine16_row_bytes(n):
     """Bytes from one row of n values in two planes of 8 bits to the next."""
     return (rows_in_line(n) * n + 255) // 256 * FINE16_BYTES + _APART

@@ -16,7 +16,7 @@ are divided into parts as well, each an item. Who finishes a KV head's last part
 
 from __future__ import annotations
 
-from engine.jit import inline
+from engine.jit import anywhere, inline
 from engine.kernels.activation import soft_capped
 from engine.kernels.atomics import fetch_add
 from engine.kernels.kv_page import (
@@ -82,13 +82,13 @@ _NEVER, _LOWEST = -1e30, -1e29
 ALL = 1 << 30  # a window without an end
 
 
-@inline
+@anywhere
 def _max_queries(group):
     """Room for the queries of one item: each chat's are rounded up to R."""
     return (ROWS * group + R - 1) // R * R + R
 
 
-@inline
+@anywhere
 def _result_bytes(n_queries, head_dim):
     """Bytes of an item's result: outputs f32[n_queries][head_dim], states f32[n_queries][2]."""
     return n_queries * (head_dim + 2) * 4
@@ -96,14 +96,14 @@ def _result_bytes(n_queries, head_dim):
 
 def scratch_bytes(n_head: int, n_head_kv: int, head_dim: int) -> int:
     """Bytes of scratch that one thread needs: queries, limits, a result. For Python."""
-    n_queries = int(_max_queries.py_func(n_head // n_head_kv))
-    return n_queries * (head_dim + 1) * 4 + int(_result_bytes.py_func(n_queries, head_dim))
+    n_queries = int(_max_queries(n_head // n_head_kv))
+    return n_queries * (head_dim + 1) * 4 + int(_result_bytes(n_queries, head_dim))
 
 
 def results_bytes(n_head: int, n_head_kv: int, head_dim: int) -> int:
     """Bytes of an op's results for parts. For Python."""
-    n_queries = int(_max_queries.py_func(n_head // n_head_kv))
-    return n_head_kv * MAX_PARTS * int(_result_bytes.py_func(n_queries, head_dim))
+    n_queries = int(_max_queries(n_head // n_head_kv))
+    return n_head_kv * MAX_PARTS * int(_result_bytes(n_queries, head_dim))
 
 
 @inline

@@ -12,6 +12,7 @@ from engine.jit import inline
 from engine.kernels.activation import SEGMENT
 from engine.kernels.atomics import call_address
 from engine.kernels.matmul import (
+    ROW_STEP,
     input_bytes,
     input_planes,
     multiply_tile,
@@ -71,8 +72,8 @@ def _read_run(op, batch, thread, n_threads):
     scratch = o.scratch + thread * o.scratch_bytes
     n_present = read_i32(o.present)
     # Each thread should come back for more several times, so that all end together.
-    turn = n_present * o.n_out // (_TURNS * n_threads) // L * L
-    turn = min(max(turn, L), _MOST_ROWS if n_rows(op, batch) == 1 else L)
+    turn = n_present * o.n_out // (_TURNS * n_threads) // ROW_STEP * ROW_STEP
+    turn = min(max(turn, ROW_STEP), _MOST_ROWS if n_rows(op, batch) == 1 else ROW_STEP)
     n_turns = (o.n_out + turn - 1) // turn
     while True:
         item = take(op, 1)

@@ -21,7 +21,7 @@ Kernels are compiled for one type each: a `kv_type` argument is a constant in th
 
 from __future__ import annotations
 
-from engine.jit import inline
+from engine.jit import anywhere, inline
 from engine.kernels.simd import load_tile, load_tile_f16, load_tile_i8
 
 PAGE = 64  # tokens
@@ -31,7 +31,7 @@ KV_TYPES = {"f16": F16, "f32": F32, "q8_0": Q8_0}
 LAYOUT = 2  # to be raised when pages change: those on a disk are then another layout's
 
 
-@inline
+@anywhere
 def number_bytes(kv_type):
     """Bytes of one number."""
     return 4 if kv_type == F32 else 1 if kv_type == Q8_0 else 2
@@ -44,7 +44,7 @@ def n_pages(n_tokens: int) -> int:
 
 def layer_bytes(kv_type: int, n_kv: int, head_dim: int) -> int:
     """Bytes of one layer in a page. For Python."""
-    numbers = 2 * n_kv * head_dim * PAGE * int(number_bytes.py_func(kv_type))
+    numbers = 2 * n_kv * head_dim * PAGE * int(number_bytes(kv_type))
     return numbers + (2 * n_kv * PAGE * 2 if kv_type == Q8_0 else 0)
 
 

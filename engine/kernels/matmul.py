@@ -10,7 +10,7 @@ rows as they get free.
 from __future__ import annotations
 
 from engine.jit import inline
-from engine.kernels.activation import n_planes, q8_row_bytes
+from engine.kernels.activation import MOST_IN_LINE, n_planes, q8_row_bytes
 from engine.kernels.atomics import call_address
 from engine.kernels.op import are_few, cancelled, fields, kernel, n_rows, take
 from engine.kernels.simd import L, add, f32xL, load, read_f32, read_i32, read_u8, store, write_f32
@@ -19,6 +19,8 @@ from engine.kernels.tile import K_CHUNK, N, offset_at, scale_at
 # Weight rows that a thread takes at a time when there are few input rows: long runs of memory are
 # read fastest, but each thread should come back for more several times, so that both end together.
 _MOST_ROWS, _TURNS = 256, 8
+# They are a multiple of this: rows are taken L at a time, or in lines of several.
+ROW_STEP = max(L, MOST_IN_LINE)
 _L2_BYTES = 1 << 17  # a run that several fours of input rows pass over stays in the L2 cache
 
 
@@ -93,9 +95,9 @@ def matmul(op, batch, thread, n_threads):
     out_stride = out_bytes(o.n_out)
     scratch = o.scratch + thread * o.scratch_bytes
     if are_few(op, batch):
-        turn = o.n_out // (_TURNS * n_threads) // L * L
-        most = _MOST_ROWS if rows <= 4 else _L2_BYTES // o.row_bytes // L * L
-        turn = max(min(turn, most, _MOST_ROWS), L)
+        turn = o.n_out // (_TURNS * n_threads) // ROW_STEP * ROW_STEP
+        most = _MOST_ROWS if rows <= 4 else _L2_BYTES // o.row_bytes // ROW_STEP * ROW_STEP
+        turn = max(min(turn, most, _MOST_ROWS), ROW_STEP)
         while True:
             first = take(op, turn)
             if first >= o.n_out or cancelled(batch):

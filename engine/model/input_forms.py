@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.kernels.activation import fine8_row_bytes, fine16_row_bytes, q8_row_bytes
+from engine.kernels.activation import LONGEST_LINE, fine8_row_bytes, fine16_row_bytes, q8_row_bytes
 from engine.model.plan import Workspace
 from engine.model.weights import Matrix
 from engine.quants.base import FewInput
-
-# Sizes are asked of kernels' functions by `.py_func`, in Python: a call of the compiled one would
-# compile it, as only whole kernels are kept on disk.
 
 
 class InputForms:
@@ -22,11 +19,10 @@ class InputForms:
     """
 
     def __init__(self, workspace: Workspace, n_many: int, n_few: int, widest: int) -> None:
-        self.q8 = workspace.reserve(2 * n_many * q8_row_bytes.py_func(widest))
-        self.fine8 = workspace.reserve(n_few * fine8_row_bytes.py_func(widest))
-        # Not always the widest one is the longest, as some are there several times.
-        longest = max(fine16_row_bytes.py_func(n) for n in range(32, widest + 32, 32))
-        self.fine16 = workspace.reserve(n_few * longest)
+        self.q8 = workspace.reserve(2 * n_many * q8_row_bytes(widest))
+        self.fine8 = workspace.reserve(n_few * fine8_row_bytes(widest))
+        # A line of several rows may be longer than the widest row.
+        self.fine16 = workspace.reserve(n_few * fine16_row_bytes(max(widest, LONGEST_LINE)))
 
     def written_for(self, *readers: Matrix) -> dict[str, Any]:
         """Where an op is to write its result as integers, for the matrices that read it."""
@@ -42,8 +38,8 @@ class InputForms:
         n_in = matrix.n_in
         x_few, x_few_bytes = {
             FewInput.FLOATS: (floats, 4 * n_in),
-            FewInput.FINE8: (self.fine8, fine8_row_bytes.py_func(n_in)),
-            FewInput.FINE16: (self.fine16, fine16_row_bytes.py_func(n_in)),
+            FewInput.FINE8: (self.fine8, fine8_row_bytes(n_in)),
+            FewInput.FINE16: (self.fine16, fine16_row_bytes(n_in)),
         }[matrix.quant.few_input]
         x = self.q8 if matrix.quant.group else floats
         return {"x": x, "x_few": x_few, "x_few_bytes": x_few_bytes}

@@ -38,6 +38,8 @@ class QuantType:
     dequantize: blocks[n] -> f32[n, block_size], the reference.
     few_input:  the form of x for dot.
     dot:        (w, row_bytes, n_rows, n_in, x, out): out[r] = weight row r . input row x; f32 out.
+                Rows follow one another in memory. The last bits of a result are always the same for
+                calls that begin at multiples of ROW_STEP rows of a matrix (kernels/matmul.py).
     dot4:       (w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes): the same for two to
                 four input rows, x_bytes apart, to rows of out, out_bytes apart; weights are decoded
                 once. Three take the time of four, and room for a fourth. Each result equals dot's,

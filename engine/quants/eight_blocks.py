@@ -65,7 +65,7 @@ def _add(sums, rows, parts, x, x_bytes):
     return fma_counts(total, counts, scale, x + FINE16_D, x_bytes), sums[1]
 
 
-# The form, for dot_rows and dot4_rows of row_loops.py.
+# The product, for dot_rows and dot4_rows of row_loops.py.
 EIGHTS = 8, FINE16_BYTES, _unpack, _add, end_one
 
 

@@ -121,18 +121,18 @@ _few = (_signed_scales, _signed_weights) if not ANY_U8 else (scales, weights)
 _few_scales, _few_weights = _few
 
 
-_BLOCK = BYTES, _few_scales, _few_weights
+_LAYOUT = BYTES, _few_scales, _few_weights
 
 
 @part(6)
 def dot_iq4_xs(w, row_bytes, n_rows, n_in, x, out):
-    dot_rows(BY_16, _BLOCK, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
+    dot_rows(BY_16, _LAYOUT, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
 
 
 @part(9)
 def dot4_iq4_xs(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
     at = w, row_bytes, n_rows, n_in
-    dot4_rows(BY_16, _BLOCK, at, n_x, (x, x_bytes, out, out_bytes))
+    dot4_rows(BY_16, _LAYOUT, at, n_x, (x, x_bytes, out, out_bytes))
 
 
 @part(6)

@@ -6,8 +6,8 @@ A type tells how its block is unpacked, in two functions:
     scales(block)    (scale, offset) for each 16 weights, two f32x16; weight = scale * w + offset
     weights(block)   its 256 weights as four u8x64, of at most 127 each in a dot product, or i8x64
 
-which is the form BY_16. Types that want to be fast have dot products in forms of their own, in the
-order of fine8's columns (kernels/activation.py), weights as a tile:
+which the product BY_16 takes. Types that want to be fast have products of their own, in the order
+of fine8's columns (kernels/activation.py), weights as a tile:
 
     BY_32     offset, f32x8, for each 32 weights
     CENTRED   scale alone: weight = scale * (w - FINE8_CENTRE)
@@ -83,7 +83,7 @@ def _add_centred(sums, rows, parts, x, x_bytes):
     return fma_centred(sums[0], counts, scale, d, centre, x_bytes), sums[1]
 
 
-# Forms, for dot_rows and dot4_rows of row_loops.py.
+# Products, for dot_rows and dot4_rows of row_loops.py.
 BY_16 = 1, FINE8_BYTES, _unpack, _add, end_one
 BY_32 = 1, FINE8_BYTES, _unpack_by_32, _add_by_32, end_both
 CENTRED = 1, FINE8_BYTES, _unpack_centred, _add_centred, end_one

@@ -77,18 +77,18 @@ def weights(block):
     return at_most_32(w0, w1, w2, w3)
 
 
-_BLOCK = BYTES, scales, weights
+_LAYOUT = BYTES, scales, weights
 
 
 @part(6)
 def dot_q2_k(w, row_bytes, n_rows, n_in, x, out):
-    dot_rows(BY_16, _BLOCK, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
+    dot_rows(BY_16, _LAYOUT, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
 
 
 @part(9)
 def dot4_q2_k(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
     at = w, row_bytes, n_rows, n_in
-    dot4_rows(BY_16, _BLOCK, at, n_x, (x, x_bytes, out, out_bytes))
+    dot4_rows(BY_16, _LAYOUT, at, n_x, (x, x_bytes, out, out_bytes))
 
 
 @part(6)

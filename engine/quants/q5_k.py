@@ -81,18 +81,18 @@ def _columns(block):
     return columns(*weights(block))
 
 
-_BLOCK = BYTES, scales_of_columns, _columns
+_LAYOUT = BYTES, scales_of_columns, _columns
 
 
 @part(6)
 def dot_q5_k(w, row_bytes, n_rows, n_in, x, out):
-    dot_rows(BY_32, _BLOCK, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
+    dot_rows(BY_32, _LAYOUT, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
 
 
 @part(9)
 def dot4_q5_k(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
     at = w, row_bytes, n_rows, n_in
-    dot4_rows(BY_32, _BLOCK, at, n_x, (x, x_bytes, out, out_bytes))
+    dot4_rows(BY_32, _LAYOUT, at, n_x, (x, x_bytes, out, out_bytes))
 
 
 @part(6)

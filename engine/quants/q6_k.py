@@ -110,18 +110,18 @@ def _columns(block):
     return columns(*weights(block))
 
 
-_BLOCK = BYTES, _scales_of_columns, _columns
+_LAYOUT = BYTES, _scales_of_columns, _columns
 
 
 @part(6)
 def dot_q6_k(w, row_bytes, n_rows, n_in, x, out):
-    dot_rows(CENTRED, _BLOCK, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
+    dot_rows(CENTRED, _LAYOUT, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
 
 
 @part(9)
 def dot4_q6_k(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
     at = w, row_bytes, n_rows, n_in
-    dot4_rows(CENTRED, _BLOCK, at, n_x, (x, x_bytes, out, out_bytes))
+    dot4_rows(CENTRED, _LAYOUT, at, n_x, (x, x_bytes, out, out_bytes))
 
 
 @part(6)

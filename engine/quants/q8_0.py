@@ -47,18 +47,18 @@ def _weights(blocks):
     return signed_bytes(blocks, _FIRST, _SECOND)
 
 
-_BLOCK = 8 * BYTES, _scales, _weights
+_LAYOUT = 8 * BYTES, _scales, _weights
 
 
 @part(6)
 def dot_q8_0(w, row_bytes, n_rows, n_in, x, out):
-    dot_rows(EIGHTS, _BLOCK, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
+    dot_rows(EIGHTS, _LAYOUT, (w, row_bytes, n_rows, n_in), (x, 0, out, 0))
 
 
 @part(9)
 def dot4_q8_0(w, row_bytes, n_rows, n_in, x, x_bytes, n_x, out, out_bytes):
     at = w, row_bytes, n_rows, n_in
-    dot4_rows(EIGHTS, _BLOCK, at, n_x, (x, x_bytes, out, out_bytes))
+    dot4_rows(EIGHTS, _LAYOUT, at, n_x, (x, x_bytes, out, out_bytes))
 
 
 @part(6)

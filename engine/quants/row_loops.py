@@ -1,14 +1,15 @@
 """The loops over rows of weights, with one to four input rows: for k_blocks.py, eight_blocks.py.
 
-Weights are taken 256 at a time, a run. A form tells what is done with them, a tuple of
+Weights are taken 256 at a time, a run. A product tells what is done with them, a tuple of
 
     blocks, input_bytes                  the file's blocks in a run: 1 or 8; bytes of its input
     unpack(scales, weights, run)         makes a run's numbers ready (`parts`)
     add(sums, rows, parts, x, x_bytes)   adds their product with a run of input values
     end(out, out_bytes, sums)            writes a weight row's results
 
-and a block, (run_bytes, scales, weights), what lies in a run of one type. Sums are two tiles for
-`add` to use, f32x16 and f32x8. (A tuple that began with a function, Numba would take for a choice.)
+and a layout, (run_bytes, scales, weights), how a type's runs are read. Sums are two tiles for `add`
+to use, f32x16 and f32x8. (No function stands first in the tuples: Numba takes a tuple that begins
+with one for several of one kind.)
 """
 
 from __future__ import annotations
@@ -34,10 +35,8 @@ from engine.kernels.simd import (
     store,
     store_sums,
     u8x16,
-    u8x64,
     write_sums,
     zero_sums,
-    zeros,
 )
 
 # Whether a run is unpacked beside the products of the one before, as a CPU that waits for it does
@@ -67,83 +66,81 @@ def end_both(out, out_bytes, sums):
 
 
 @inline
-def dot_rows(form, block, at, to):
+def dot_rows(product, layout, at, to):
     """QuantType.dot. at: (w, row_bytes, n_rows, n_in); to: (x, 0, out, 0)."""
-    _in_order(ONE, form, block, at, to)
+    _in_order(ONE, product, layout, at, to)
 
 
 @inline
-def dot4_rows(form, block, at, n_x, to):
+def dot4_rows(product, layout, at, n_x, to):
     """QuantType.dot4. at: (w, row_bytes, n_rows, n_in); to: (x, x_bytes, out, out_bytes)."""
     if n_x <= 2:
-        _few_rows(TWO, 2 * _CHUNK, form, block, at, to)
+        _few_rows(TWO, 2 * _CHUNK, product, layout, at, to)
     else:
-        _few_rows(FOUR, _CHUNK, form, block, at, to)
+        _few_rows(FOUR, _CHUNK, product, layout, at, to)
 
 
 @inline
-def _few_rows(rows, chunk, form, block, at, to):
-    n_in = at[3]
-    if n_in > 256 * chunk and n_in % 256 == 0:
-        _by_chunks(rows, chunk, form, block, at, to)
+def _few_rows(rows, chunk, product, layout, at, to):
+    if at[3] >= 256 * (chunk + 1):
+        _by_chunks(rows, chunk, product, layout, at, to)
     else:
-        _in_order(rows, form, block, at, to)
+        _in_order(rows, product, layout, at, to)
 
 
 @inline
-def _in_order(rows, form, block, at, to):
+def _in_order(rows, product, layout, at, to):
     """Weight rows one after the other.
 
-    Where rows are not whole runs, a run may end one and begin the next (rows_in_line), or hold the
-    end of a row and something that is left out.
+    Where they are not whole runs, a run may end one row and begin the next (rows_in_line), or hold
+    the end of a row and something that is left out: in both cases `shared` of its blocks are the
+    row's.
 
         in_line = 2    |-------|-------|---+---|-------|-------|
                         row 0               row 1
     """
     w, row_bytes, n_rows, n_in = at
     x, x_bytes, out, out_bytes = to
-    blocks, input_bytes, unpack, _, end = form
-    run_bytes, scales, weights = block
-    in_line = rows_in_line(n_in)
-    memory = _end_of(at, run_bytes)
-    parts = unpack(scales, weights, _readable(w, memory))
+    blocks, input_bytes, unpack, _, end = product
+    run_bytes, scales, weights = layout
+    in_line, limit = rows_in_line(n_in), (w + n_rows * row_bytes, stack(_ROOM))
+    parts = unpack(scales, weights, _readable(w, run_bytes, limit))
     for first in range(0, n_rows, in_line):
-        run, inputs, next_line = w + first * row_bytes, x, w + (first + in_line) * row_bytes
-        begun = 0
+        run, inputs, n_read = w + first * row_bytes, x, 0  # n_read: runs of this line
         sums = _no_sums(rows)
         for r in range(first, min(first + in_line, n_rows)):
-            ends = (r - first + 1) * n_in
-            whole, shared = (ends >> 8) - begun, (ends & 255) * blocks >> 8
-            row_end = run + whole * run_bytes
-            following = _readable(row_end if shared > 0 else next_line, memory)
+            n_values = (r - first + 1) * n_in  # of this line, up to the row's end
+            n, shared = (n_values >> 8) - n_read, (n_values & 255) * blocks >> 8  # 0 of 1 block
+            row_end = run + n * run_bytes
             sums, parts = _add_runs(
-                sums, parts, rows, form, block, whole, (run, following, 0), inputs, x_bytes
-            )
-            run, inputs, begun = row_end, inputs + whole * input_bytes, begun + whole
-            if shared == 0:
-                end(out + 4 * r, out_bytes, sums)
-                continue
-            last = _readable(run, memory)
-            run += run_bytes
-            following = _readable(next_line if r - first == in_line - 1 else run, memory)
-            both, parts = _add_runs(
-                _no_sums(rows), parts, rows, form, block, 1, (last, following, 0), inputs, x_bytes
-            )
-            inputs, begun = inputs + input_bytes, begun + 1
-            own, next_own = split_lanes(both[0], BLOCK_OF_COLUMN, shared)
-            end(out + 4 * r, out_bytes, (add(sums[0], own), sums[1]))
-            sums = next_own, both[1]
+                sums, parts, rows, product, layout, n,
+                (run, row_end, limit), (0, _ask_in_order), (inputs, x_bytes),
+            )  # fmt: skip
+            run, inputs, n_read = row_end, inputs + n * input_bytes, n_read + n
+            next_sums = _no_sums(rows)
+            if shared > 0:
+                following = run + run_bytes if in_line > 1 else w + (r + 1) * row_bytes
+                sums, next_sums, parts = _add_shared(
+                    sums, parts, rows, product, layout, shared,
+                    (run, following, limit), (0, _ask_in_order), (inputs, x_bytes),
+                )  # fmt: skip
+                run, inputs, n_read = run + run_bytes, inputs + input_bytes, n_read + 1
+            end(out + 4 * r, out_bytes, sums)
+            sums = next_sums
 
 
 @inline
-def _by_chunks(rows, chunk, form, block, at, to):
-    """Weight rows of whole runs, L at a time, chunk by chunk. Their sums wait in memory."""
+def _by_chunks(rows, chunk, product, layout, at, to):
+    """Weight rows L at a time, chunk by chunk of their runs; their sums wait in memory meanwhile.
+
+    No rows are in line here: what ends in the middle of a run is as in _in_order.
+    """
     w, row_bytes, n_rows, n_in = at
     x, x_bytes, out, out_bytes = to
-    _, input_bytes, unpack, _, end = form
-    run_bytes, scales, weights = block
-    n, memory = n_in // 256, _end_of(at, run_bytes)
-    waiting = stack(_WAITING)
+    blocks, input_bytes, unpack, _, end = product
+    run_bytes, scales, weights = layout
+    limit, waiting = (w + n_rows * row_bytes, stack(_ROOM)), stack(_WAITING)
+    n, shared = n_in >> 8, (n_in & 255) * blocks >> 8
     parts = unpack(scales, weights, w)
     for first_row in range(0, n_rows, L):
         rows_at, m = w + first_row * row_bytes, min(L, n_rows - first_row)
@@ -153,21 +150,29 @@ def _by_chunks(rows, chunk, form, block, at, to):
             here = rows_at + first * run_bytes
             then = rows_at + m * row_bytes if is_end else here + k * run_bytes
             for r in range(m):
-                run, place = here + r * row_bytes, waiting + r * _SUMS_BYTES
-                following = _readable(_nth(here, then, row_bytes, m, r + 1), memory)
-                ahead = _nth(here, then, row_bytes, m, r + _LATER) - run
+                run, inputs = here + r * row_bytes, x + first * input_bytes
+                chunk_end = run + k * run_bytes
+                after = _nth(here, then, row_bytes, m, r + 1)
+                ask = _nth(here, then, row_bytes, m, r + _LATER) - run, _ask_for_chunk
+                place = waiting + r * _SUMS_BYTES
                 sums = _no_sums(rows)
                 if first > 0:
                     sums = load_sums(sums[0], place), load_sums(sums[1], place + _LOWER)
-                inputs = x + first * input_bytes
                 sums, parts = _add_runs(
-                    sums, parts, rows, form, block, k, (run, following, ahead), inputs, x_bytes
-                )
-                if is_end:
-                    end(out + 4 * (first_row + r), out_bytes, sums)
-                else:
+                    sums, parts, rows, product, layout, k,
+                    (run, chunk_end if is_end and shared > 0 else after, limit),
+                    ask, (inputs, x_bytes),
+                )  # fmt: skip
+                if not is_end:
                     store_sums(place, sums[0])
                     store_sums(place + _LOWER, sums[1])
+                    continue
+                if shared > 0:
+                    sums, _, parts = _add_shared(
+                        sums, parts, rows, product, layout, shared,
+                        (chunk_end, after, limit), ask, (inputs + k * input_bytes, x_bytes),
+                    )  # fmt: skip
+                end(out + 4 * (first_row + r), out_bytes, sums)
 
 
 @inline
@@ -177,26 +182,40 @@ def _nth(here, then, row_bytes, m, r):
 
 
 @inline
-def _add_runs(sums, parts, rows, form, block, n, where, inputs, x_bytes):
-    """(sums, parts) after the products of n runs, the first of which parts are unpacked.
+def _add_runs(sums, parts, rows, product, layout, n, where, ask, x):
+    """(sums, parts) after the products of n runs, of which the first one's parts are there.
 
-    where: (first run, the one behind the last, bytes ahead to prefetch, 0 = in order).
+    where: (first run, the one to follow the last, the rows' limit); ask: see _ask_for; x: (first
+    run of inputs, bytes from one input row to the next).
     """
-    _, input_bytes, unpack, add, _ = form
-    run_bytes, scales, weights = block
-    run, following, ahead = where
+    _, input_bytes, unpack, add_product, _ = product
+    run_bytes, scales, weights = layout
+    run, following, limit = where
+    inputs, x_bytes = x
+    if _EARLY:
+        following = _readable(following, run_bytes, limit)
+    else:
+        run = _readable(run, run_bytes, limit)
     for i in range(n):
-        _ask_for(run, run_bytes, ahead)
+        _ask_for(run, run_bytes, ask)
         if not _EARLY:
             parts = unpack(scales, weights, run)
         run += run_bytes
         next_parts = parts
         if _EARLY:
             next_parts = unpack(scales, weights, run if i + 1 < n else following)
-        sums = add(sums, rows, parts, inputs, x_bytes)
+        sums = add_product(sums, rows, parts, inputs, x_bytes)
         inputs += input_bytes
         parts = next_parts
     return sums, parts
+
+
+@inline
+def _add_shared(sums, parts, rows, product, layout, shared, where, ask, x):
+    """(sums, the next row's, parts) after a run whose first `shared` blocks are the row's."""
+    both, parts = _add_runs(_no_sums(rows), parts, rows, product, layout, 1, where, ask, x)
+    own, others = split_lanes(both[0], BLOCK_OF_COLUMN, shared)
+    return (add(sums[0], own), sums[1]), (others, both[1]), parts
 
 
 @inline
@@ -205,21 +224,13 @@ def _no_sums(rows):
 
 
 @inline
-def _end_of(at, run_bytes):
-    """(where the rows end, bytes of a run, room for a copy of one): see _readable."""
-    w, row_bytes, n_rows, _ = at
-    copy = stack(_ROOM)
-    for i in range(0, _ROOM, 64):
-        store(copy + i, zeros(u8x64))
-    return w + n_rows * row_bytes, run_bytes, copy
+def _readable(run, run_bytes, limit):
+    """Address of a run's bytes: of a copy, where the rows end before it does, as nothing behind
+    them may be read. What follows in the copy is anything.
 
-
-@inline
-def _readable(run, memory):
-    """Address of a run's bytes: of a copy, where rows end before it does, as nothing behind them
-    may be read. What then follows in the copy is left out by who reads it.
+    limit: (the rows' end, room for the copy, which the next call may write anew).
     """
-    stop, run_bytes, copy = memory
+    stop, copy = limit
     n = stop - run
     if n >= run_bytes:
         return run
@@ -231,23 +242,26 @@ def _readable(run, memory):
 
 
 @inline
-def _ask_for(run, run_bytes, ahead):
-    """Prefetch what lies `ahead` bytes behind a run; ahead: see _add_runs."""
-    _ask_for_line(run, ahead)
+def _ask_for(run, run_bytes, ask):
+    """Prefetch for a run. ask: (bytes ahead, what to do for each of its cache lines)."""
+    ahead, ask_for_line = ask
+    ask_for_line(run, ahead)
     if run_bytes > 64:  # known to the compiler, which would not unroll a loop
-        _ask_for_line(run + 64, ahead)
+        ask_for_line(run + 64, ahead)
     if run_bytes > 128:
-        _ask_for_line(run + 128, ahead)
+        ask_for_line(run + 128, ahead)
     if run_bytes > 192:
-        _ask_for_line(run + 192, ahead)
+        ask_for_line(run + 192, ahead)
     if run_bytes > 256:
-        _ask_for_line(run + 256, ahead)
+        ask_for_line(run + 256, ahead)
 
 
 @inline
-def _ask_for_line(line, ahead):
-    if ahead == 0:
-        prefetch_l2(line + FAR_AHEAD)
-        prefetch(line + AHEAD)
-    else:
-        prefetch_l2(line + ahead)
+def _ask_in_order(line, _):
+    prefetch_l2(line + FAR_AHEAD)
+    prefetch(line + AHEAD)
+
+
+@inline
+def _ask_for_chunk(line, ahead):
+    prefetch_l2(line + ahead)

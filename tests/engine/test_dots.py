@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from engine.kernels.matmul import ROW_STEP
 from engine.kernels.simd import L
 from engine.quants import QUANTS
 from engine.quants.base import QuantType
@@ -23,7 +24,7 @@ Bytes = npt.NDArray[np.uint8]
 # Eight blocks of 32 are taken as one of 256: here are a part of that, some whole ones, and both.
 # Two, four or eight rows in a line are whole ones, but for the longest such lines.
 # Long rows are read in chunks of 8 or 16 of them: here are just so many, and one more.
-WIDTHS = (32, 96, 256, 288, 576, 608, 640, 768, 896, 1280, 2176, 4096, 4352, 4448)
+WIDTHS = (32, 96, 160, 224, 256, 288, 576, 608, 640, 768, 896, 1280, 2176, 4096, 4352, 4448)
 products = pytest.mark.parametrize(
     "quant, n_in",
     [
@@ -34,7 +35,7 @@ products = pytest.mark.parametrize(
     ],
 )
 # Many weight rows are taken L at a time.
-row_counts = pytest.mark.parametrize("n_rows", sorted({1, 6, 7, L + 3}))
+row_counts = pytest.mark.parametrize("n_rows", sorted({1, 7, 8, L + 3}))
 
 
 def random_floats(n_x: int, n_in: int) -> Floats:
@@ -68,6 +69,17 @@ def test_dot(quant: QuantType, n_in: int, n_rows: int) -> None:
     expected = values @ reference(quant, weights).T
     results = np.array([dot(quant, weights, n_in, row) for row in rows])
     np.testing.assert_allclose(results, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+@products
+def test_a_result_does_not_depend_on_where_a_call_begins(quant: QuantType, n_in: int) -> None:
+    """To the last bit, where it begins at a multiple of ROW_STEP rows."""
+    weights = random_weights(quant, 2 * ROW_STEP + 5, n_in)
+    row = input_rows(quant.few_input, random_floats(1, n_in))[0][0]
+    whole = dot(quant, weights, n_in, row)
+    for first in (ROW_STEP, 2 * ROW_STEP):
+        rest = dot(quant, weights[first:], n_in, row)
+        np.testing.assert_array_equal(rest, whole[first:])
 
 
 @products

@@ -54,7 +54,7 @@ def within(values: npt.NDArray[np.float64], x: Floats, group: int, most: int) ->
 @pytest.mark.parametrize("n", [256, 768, 1024])
 def test_fine8(x: Floats, n: int) -> None:
     runs = n // 256
-    row_bytes = fine8_row_bytes.py_func(n)
+    row_bytes = fine8_row_bytes(n)
     rows = quantised(x, 0, "fine8", row_bytes)[:, : runs * 512].reshape(3, runs, 512)
     # Of the 16 columns of 4 quarters: column 4 i + j holds sixteen number 4 j + i.
     q = ints(rows[:, :, :256].copy()).reshape(3, runs, 4, 16, 4)
@@ -76,9 +76,9 @@ def test_fine8(x: Floats, n: int) -> None:
     [(32, 1), (256, 1), (288, 8), (544, 1), (576, 4), (640, 2), (800, 1), (896, 2), (1024, 1)],
 )
 def test_fine16(x: Floats, n: int, in_line: int) -> None:
-    """in_line: how often a row has its values, until runs end with them, up to 4,096 in all."""
+    """in_line: how often a row has its values, until runs end with them, up to 3,072 in all."""
     runs = -(-in_line * n // 256)
-    row_bytes = fine16_row_bytes.py_func(n)
+    row_bytes = fine16_row_bytes(n)
     rows = quantised(x, 0, "fine16", row_bytes)[:, : runs * 640].reshape(3, runs, 640)
     q, low = (ints(rows[:, :, i : i + 256].copy()).reshape(3, runs, 4, 16, 4) for i in (0, 256))
     d, h = (rows[:, :, i : i + 64].copy().view(np.float32) for i in (512, 576))
@@ -100,7 +100,7 @@ def test_fine16(x: Floats, n: int, in_line: int) -> None:
 @widths
 @pytest.mark.parametrize("planes", [1, 2])
 def test_q8(x: Floats, n: int, planes: int) -> None:
-    rows = quantised(x, planes, "q8", q8_row_bytes.py_func(n)).reshape(3, planes, -1)
+    rows = quantised(x, planes, "q8", q8_row_bytes(n)).reshape(3, planes, -1)
     q = ints(rows[:, :, :n].copy()).reshape(3, planes, -1, 32)
     d, s = (
         rows[:, :, i : i + n // 8].copy().view(np.float32).astype(np.float64)

@@ -29,7 +29,7 @@ def plan_of(n_ops: int, x: np.ndarray, q8: np.ndarray) -> np.ndarray:
 def test_runs_are_complete_after_a_rest_and_without_one(n_threads: int) -> None:
     n_rows = FEW + 61
     x = np.tile(np.linspace(-1, 1, 64, dtype=np.float32), (n_rows, 1))
-    q8 = np.zeros((n_rows, q8_row_bytes.py_func(64)), np.uint8)
+    q8 = np.zeros((n_rows, q8_row_bytes(64)), np.uint8)
     ops = plan_of(3, x, q8)
     batch = np.zeros(1, BATCH)
     batch["n_rows"] = n_rows
@@ -79,7 +79,7 @@ def test_those_that_are_asked_for_run_each_op_once_and_the_others_none() -> None
 @pytest.mark.parametrize("n_next", [1, 2, 4])
 def test_a_cancelled_run_may_be_followed_at_once_by_one_of_fewer_threads(n_next: int) -> None:
     """A worker that is late to read how the first one ended must not go on with it."""
-    x, q8 = np.ones((64, 64), np.float32), np.zeros((64, q8_row_bytes.py_func(64)), np.uint8)
+    x, q8 = np.ones((64, 64), np.float32), np.zeros((64, q8_row_bytes(64)), np.uint8)
     ops = plan_of(40, x, q8)
     batch = np.zeros(1, BATCH)
     batch["n_rows"], batch["planes"] = 64, 1

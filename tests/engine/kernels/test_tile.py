@@ -51,7 +51,7 @@ def _product(
     tile = np.concatenate([part.view(np.uint8).ravel() for part in (columns, scale, offsets)])
     sums = [np.full(n // 32, 32 * 127 * sign), np.full(n // 16, 16 * 127 * sign)]
     parts = [np.ones(n // 32), *sums]  # d, s, h
-    x = np.zeros((T, q8_row_bytes.py_func(n)), np.uint8)
+    x = np.zeros((T, q8_row_bytes(n)), np.uint8)
     x[:, :n] = np.full(n, 127 * sign, np.int8).view(np.uint8)
     x[:, n : n + n // 2] = np.concatenate(parts).astype(np.float32).view(np.uint8)
     out = np.zeros((T, N), np.float32)
