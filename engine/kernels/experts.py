@@ -19,7 +19,16 @@ from engine.kernels.matmul import (
     out_bytes,
     write_products,
 )
-from engine.kernels.op import are_few, cancelled, fields, kernel, n_places, n_rows, take
+from engine.kernels.op import (
+    are_few,
+    cancelled,
+    fields,
+    kernel,
+    n_places,
+    n_rows,
+    take,
+    take_from_shares,
+)
 from engine.kernels.simd import (
     L,
     add,
@@ -75,9 +84,10 @@ def _read_run(op, batch, thread, n_threads):
     turn = n_present * o.n_out // (_TURNS * n_threads) // ROW_STEP * ROW_STEP
     turn = min(max(turn, ROW_STEP), _MOST_ROWS if n_rows(op, batch) == 1 else ROW_STEP)
     n_turns = (o.n_out + turn - 1) // turn
+    items = n_present * n_turns
     while True:
-        item = take(op, 1)
-        if item >= n_present * n_turns or cancelled(batch):
+        item = take_from_shares(op, 1, items, thread, n_threads)
+        if item >= items or cancelled(batch):
             break
         expert, first = read_i32(o.present + 4 + item // n_turns * 4), item % n_turns * turn
         n = min(turn, o.n_out - first)

@@ -12,12 +12,13 @@ from __future__ import annotations
 from engine.jit import inline
 from engine.kernels.activation import MOST_IN_LINE, n_planes, q8_row_bytes
 from engine.kernels.atomics import call_address
-from engine.kernels.op import are_few, cancelled, fields, kernel, n_rows, take
+from engine.kernels.op import are_few, cancelled, fields, kernel, n_rows, take, take_from_shares
 from engine.kernels.simd import L, add, f32xL, load, read_f32, read_i32, read_u8, store, write_f32
 from engine.kernels.tile import K_CHUNK, N, offset_at, scale_at
 
-# Weight rows that a thread takes at a time when there are few input rows: long runs of memory are
-# read fastest, but each thread should come back for more several times, so that both end together.
+# Weight rows that a thread takes at a time when there are few input rows. Each should come back for
+# more several times, so that all end together, and goes on where it was: memory is read fastest in
+# order, and what was prefetched behind the last row is what comes next.
 _MOST_ROWS, _TURNS = 256, 8
 # They are a multiple of this: rows are taken L at a time, or in lines of several.
 ROW_STEP = max(L, MOST_IN_LINE)
@@ -99,7 +100,7 @@ def matmul(op, batch, thread, n_threads):
         most = _MOST_ROWS if rows <= 4 else _L2_BYTES // o.row_bytes // ROW_STEP * ROW_STEP
         turn = max(min(turn, most, _MOST_ROWS), ROW_STEP)
         while True:
-            first = take(op, turn)
+            first = take_from_shares(op, turn, o.n_out, thread, n_threads)
             if first >= o.n_out or cancelled(batch):
                 break
             n = min(turn, o.n_out - first)

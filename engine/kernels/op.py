@@ -1,8 +1,8 @@
 """The op and batch records, which are all that a kernel is given; decorators that make kernels.
 
 A kernel is kernel(op, batch, thread, n_threads), called by every thread of the team for the same
-op. Threads divide the work by taking items from the op's own counter (`take`), so that a slow
-thread holds nobody up.
+op. Threads divide the work by taking items from the op's own counter (`take`), or from shares, each
+of which one thread reads in order (`take_from_shares`), so that a slow thread holds nobody up.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ OP = np.dtype(
     [
         ("kernel", np.int64),  # address of the kernel
         ("next", np.int64),  # first item that no thread has taken yet; zeroed before each run
+        ("taken", np.int64),  # i64[threads]: how many items of each one's share are; zeroed too
         ("meet", np.int32),  # 1 = the team meets after this op: a later op reads what it writes
         ("rows_out", np.int32),  # 1 = runs over the batch's output rows instead of all its rows
         ("n_in", np.int32),  # row length of the input
@@ -147,6 +148,24 @@ def fields(pointer):
 def take(op, n):
     """Take the op's next n items: the first one's number, which may be past the last item."""
     return fetch_add(address_of(op) + _NEXT, n)
+
+
+@inline
+def take_from_shares(op, n, n_items, thread, n_threads):
+    """Take n of n_items items: those that follow what the thread took last, and once its share is
+    taken, what others have left of theirs. n: the same for all threads.
+
+    Returns the first one's number, or n_items where nothing is left.
+    """
+    share = ((n_items + n_threads - 1) // n_threads + n - 1) // n * n
+    for i in range(thread, thread + n_threads):
+        owner = i if i < n_threads else i - n_threads
+        taken, end = fields(op).taken + 8 * owner, min((owner + 1) * share, n_items)
+        if owner * share + read_shared(taken) < end:  # a look disturbs nobody
+            first = owner * share + fetch_add(taken, n)
+            if first < end:
+                return first
+    return n_items
 
 
 @inline

@@ -41,6 +41,7 @@ _IDLE_YIELDS = 3000  # times a worker gives way before it sleeps: about a millis
 _OP_BYTES = OP.itemsize
 _MEET = OP.fields["meet"][1]
 _NEXT = OP.fields["next"][1]
+_TAKEN = OP.fields["taken"][1]
 _CANCEL = BATCH.fields["cancel"][1]
 _OP_DONE = BATCH.fields["op_done"][1]
 
@@ -97,8 +98,11 @@ def _publish(team, plan, n_ops, batch, n_threads, n_workers):
                 pause()
             else:
                 give_way()
-    for i in range(n_ops):
-        write_i64(plan + i * _OP_BYTES + _NEXT, 0)
+    for op in range(plan, plan + n_ops * _OP_BYTES, _OP_BYTES):
+        write_i64(op + _NEXT, 0)
+        taken = read_i64(op + _TAKEN)
+        for thread in range(n_threads if taken != 0 else 0):
+            write_i64(taken + 8 * thread, 0)
     if n_ops > 0:
         write_shared(batch + _OP_DONE, 0)
     write_i64(team + _PLAN, plan)

@@ -42,6 +42,7 @@ class PlanWriter:
         centred: bool,
     ) -> None:
         self.plan, self.workspace, self.centred = plan, workspace, centred
+        self._n_threads = n_threads
         self.n_rows = (max_rows + ROW_GROUP - 1) // ROW_GROUP * ROW_GROUP  # of each buffer
         scratch_bytes = max(scratch_bytes, tile_bytes(0), tile_bytes(16), 4 * widest)
         self.scratch: dict[str, Any] = {
@@ -147,8 +148,9 @@ class PlanWriter:
         )
 
     def matrix(self, matrix: Matrix) -> dict[str, Any]:
-        """The fields that describe a matrix to an op that reads it."""
-        return {**matrix.op_fields, **self.scratch}
+        """The fields that describe a matrix to an op that reads it, and what its threads need."""
+        taken = np.zeros(self._n_threads, np.int64)
+        return {**matrix.op_fields, **self.scratch, "taken": taken}
 
 
 def _want_floats(readers: tuple[Matrix, ...]) -> bool:
