@@ -16,8 +16,8 @@ _LATE = 50_000  # looks at nothing, by which a slow thread is behind
 
 @kernel
 def take_all(op, batch, thread, n_threads):
-    """n_out items, n_in at a time. For each, i64: x: how often it was taken, y: by which thread, out:
-    as which of all, which z counts. Thread n_used is slow.
+    """n_out items, n_in at a time. For each, i64: x: how often it was taken, y: by which thread,
+    out: as which of all, which z counts. Thread n_used is slow.
     """
     o = fields(op)
     while True:
