@@ -128,6 +128,41 @@ def test_logits_of_a_few_of_many_rows_are_close_to_the_reference(
         assert relative_rms(found, expected) < ROUNDING[QUANTS[type].few_input]
 
 
+# Widths that are not whole runs of 256, of which two, four or eight rows are read in a line, or one
+# alone. Rows of 480 and 544 values would make too long a line.
+UNEVEN: dict[str, dict[str, Any]] = {
+    "8 and 4 in a line": {"n_embd": 288, "n_head": 9, "n_head_kv": 3, "n_ff": 320, "tied": False},
+    "4 and 2 in a line": {"n_embd": 320, "n_head": 5, "n_head_kv": 1, "n_ff": 384},
+    "one alone": {"n_embd": 480, "n_head": 5, "n_head_kv": 5, "n_ff": 544},
+    "experts": {
+        "architecture": "qwen3moe",
+        "head_norms": "head",
+        "n_embd": 320,
+        "n_ff_expert": 288,
+        "n_expert": 5,
+        "types": {"ffn_gate_inp": T.F32},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "quant", [q for q in QUANTS.values() if q.block_size == 32], ids=lambda q: q.name
+)
+@pytest.mark.parametrize("options", UNEVEN.values(), ids=UNEVEN)
+def test_rows_that_are_not_whole_runs_are_close_to_the_reference(
+    tmp_path: Path, options: dict[str, Any], quant: Any
+) -> None:
+    """Kernels write the lines that products read. Prompts at once and in chunks, and decoding."""
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=T(quant.ggml_type), n_vocab=281, **options)
+    tokens = ids(40)
+    expected = ReferenceModel.from_gguf(path).logits(tokens)
+    with chat_of(path, n_threads=3) as chat:
+        for chunk in (40, 33, 7):
+            assert relative_rms(score(chat, tokens, chunk), expected) < TWO_PLANES, chunk
+        one_by_one = score(chat, tokens, chunk=1)
+        np.testing.assert_array_equal(score(chat, tokens, chunk=7), one_by_one)
+
+
 def test_mixed_types_read_the_same_input(tmp_path: Path) -> None:
     types = {"attn_q": T.Q4_K, "attn_v": T.Q6_K, "attn_k": T.F16, "ffn_up": T.Q8_0}
     path = write_tiny_gguf(tmp_path / "tiny.gguf", type=T.Q4_0, types=types, n_embd=256, n_ff=256)
