@@ -40,7 +40,7 @@ from engine.kernels.simd import (
 )
 
 # Whether a run is unpacked beside the products of the one before, as a CPU that waits for it does
-# not find enough else to do. With 16 registers there is no room for it.
+# not find enough else to do. With 16 registers, or short ones, there is no room for it.
 _EARLY = L == 16
 # Several input rows of more than so many runs are read in chunks of them, which stay in the L1
 # cache while weight rows pass by: 16 kB of fine8 for four rows, 20 kB of fine16. One row is read
@@ -110,7 +110,8 @@ def _in_order(rows, product, layout, at, to):
         sums = _no_sums(rows)
         for r in range(first, min(first + in_line, n_rows)):
             n_values = (r - first + 1) * n_in  # of this line, up to the row's end
-            n, shared = (n_values >> 8) - n_read, (n_values & 255) * blocks >> 8  # 0 of 1 block
+            # Where a run is one block, none is shared: the compiler sees that.
+            n, shared = (n_values >> 8) - n_read, (n_values & 255) * blocks >> 8
             row_end = run + n * run_bytes
             sums, parts = _add_runs(
                 sums, parts, rows, product, layout, n,

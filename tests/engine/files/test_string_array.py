@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from tests.raw_gguf import (
     u32,
     u64,
 )
+from tests.stopwatch import Stopwatch
 
 
 def strings(path: Path, values: list[bytes]) -> StringArray:
@@ -67,13 +67,13 @@ def test_a_large_vocabulary_opens_fast_and_small(path: Path) -> None:
     path.write_bytes(raw_gguf(metadata))
     times = []
     for _ in range(3):
-        start = time.process_time()
-        gguf = GGUFFile(path)
-        times.append(time.process_time() - start)
+        with Stopwatch() as watch:
+            gguf = GGUFFile(path)
+        times.append(watch.loops)
         assert gguf.get_strings("tokens")[127_999] == "token127999"
         assert gguf.get_strings("merges")[-1] == "279999 280000"
         gguf.close()
-    assert min(times) < 0.3
+    assert min(times) < 9
     tracemalloc.start()
     try:
         GGUFFile(path).close()

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from engine.errors import GGUFError
 from engine.files.gguf_file import GGUFFile
 from engine.text.tokenizer import StreamDecoder, Tokenizer
+from tests.stopwatch import Stopwatch
 from tests.vocab_gguf import PIECES, write_sentencepiece_gguf
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden/tokenizers.json").read_text("utf-8"))
@@ -115,9 +116,9 @@ def test_characters_that_are_no_piece(make: Callable[..., Tokenizer]) -> None:
 )  # fmt: skip
 def test_time_is_about_linear(text: str, tiny: Tokenizer) -> None:
     def seconds(part: str) -> float:
-        started = time.process_time()
+        started = time.thread_time()
         assert tiny.decode(tiny.encode(part)) == part
-        return time.process_time() - started
+        return time.thread_time() - started
 
     half = min(seconds(text[: len(text) // 2]) for _ in range(2))
     whole = min(seconds(text) for _ in range(2))
@@ -131,9 +132,9 @@ def test_a_large_vocabulary_is_ready_soon_and_small(tmp_path: Path) -> None:
     words = {"".join(rng.choices("▁etaoinshrdlu", k=rng.randrange(3, 14))) for _ in range(280_000)}
     write_sentencepiece_gguf(tmp_path / "vocab.gguf", dict.fromkeys(words, -1.0))
     with GGUFFile(tmp_path / "vocab.gguf") as gguf:
-        started = time.process_time()
-        Tokenizer.from_gguf(gguf)
-        assert time.process_time() - started < 1  # 0.3 s alone on a 2.6 GHz core
+        with Stopwatch() as watch:
+            Tokenizer.from_gguf(gguf)
+        assert watch.loops < 30  # 8 alone
         tracemalloc.start()
         tokenizer = Tokenizer.from_gguf(gguf)
         peak = tracemalloc.get_traced_memory()[1]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.text.special_tokens import MARK, SpecialTokens, unshield
+from tests.stopwatch import Stopwatch
 
 TOKENS = {"<|im_start|>": 1, "<|im_end|>": 2, "<|im": 3, "</think>": 4, "[INST]": 5, "~~": 6}
 SPECIAL = SpecialTokens(TOKENS)
@@ -54,7 +53,7 @@ def test_ordinary_text_is_not_touched() -> None:
 
 def test_time_is_linear_with_many_tokens() -> None:
     many = SpecialTokens({f"<|reserved_{i}|>": i for i in range(6000)})
-    started = time.process_time()
-    assert list(many.split("<" * 100_000)) == ["<" * 100_000]
-    assert unshield(many.shield("<|reserved_" * 10_000)) == "<|reserved_" * 10_000
-    assert time.process_time() - started < 5
+    with Stopwatch() as watch:
+        assert list(many.split("<" * 100_000)) == ["<" * 100_000]
+        assert unshield(many.shield("<|reserved_" * 10_000)) == "<|reserved_" * 10_000
+    assert watch.loops < 150

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import random
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +21,7 @@ from engine.text.pre_tokenizer import PRE_TOKENIZERS
 from engine.text.special_tokens import SpecialTokens
 from engine.text.tokenizer import StreamDecoder, Tokenizer
 from tests.model_files import GEMMA, SMOLLM2, needs
+from tests.stopwatch import Stopwatch
 from tests.vocab_gguf import LETTERS, MERGES, letters, write_vocab_gguf
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -117,9 +117,9 @@ def test_demo_models_ids_equal_llama_cpps() -> None:
 @pytest.mark.model
 @needs(GEMMA)
 def test_a_large_sentencepiece_vocabulary() -> None:
-    started = time.process_time()
-    tokenizer = Tokenizer.from_gguf(GGUFFile(GEMMA))
-    assert time.process_time() - started < 1  # 0.25 s alone on a 2.6 GHz core
+    with Stopwatch() as watch:
+        tokenizer = Tokenizer.from_gguf(GGUFFile(GEMMA))
+    assert watch.loops < 30  # 7 alone
     for case in OWN_GOLDEN["gemma-3"]:
         assert golden_ids(tokenizer, case) == case["ids"], case
         if not case.get("parse_special") and "▁" not in case["text"]:
@@ -181,13 +181,12 @@ CJK = "".join(chr(random.Random(2).randint(0x4E00, 0x9FA5)) for _ in range(20_00
 )  # fmt: skip
 def test_time_without_spaces_is_about_linear(text: str, small: Tokenizer) -> None:
     def seconds(part: str) -> float:
-        started = time.process_time()
-        assert small.decode(small.encode(part)) == part
-        return time.process_time() - started
+        with Stopwatch() as watch:
+            assert small.decode(small.encode(part)) == part
+        return watch.seconds
 
     half = min(seconds(text[: len(text) // 2]) for _ in range(2))
     whole = min(seconds(text) for _ in range(2))
-    assert whole < 1
     assert whole < 3 * half + 0.05
 
 
@@ -390,6 +389,6 @@ def test_a_large_vocabulary_is_ready_soon() -> None:
     if not path.exists():
         pytest.skip("no shared vocabularies here")
     gguf = GGUFFile(path)
-    started = time.process_time()
-    Tokenizer.from_gguf(gguf)
-    assert time.process_time() - started < 2  # 0.45 s alone on a 2.6 GHz core
+    with Stopwatch() as watch:
+        Tokenizer.from_gguf(gguf)
+    assert watch.loops < 60  # 13 alone
