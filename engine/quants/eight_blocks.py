@@ -44,7 +44,7 @@ from engine.kernels.simd import (
     widen_f16,
 )
 from engine.quants.layouts import at_most_32, biased
-from engine.quants.row_loops import end_one
+from engine.quants.row_loops import add_shared, end_one
 
 _FIRST, _SECOND = (Lanes(*[2 * block + k for block in BLOCK_OF_COLUMN.lanes]) for k in (0, 1))
 
@@ -66,7 +66,7 @@ def _add(sums, rows, parts, x, x_bytes):
 
 
 # The product, for dot_rows and dot4_rows of row_loops.py.
-EIGHTS = 8, FINE16_BYTES, _unpack, _add, end_one
+EIGHTS = 8, FINE16_BYTES, _unpack, _add, end_one, add_shared
 
 
 @inline

@@ -34,7 +34,7 @@ from engine.kernels.simd import (
     upper,
 )
 from engine.kernels.tile import STAGE, STAGE_2, STAGE_8, N, offset_at, scale_at
-from engine.quants.row_loops import end_both, end_one
+from engine.quants.row_loops import end_both, end_one, none_shared
 
 # The groups of 16 in the order of fine8's columns.
 COLUMNS = Lanes(*[4 * j + i for i in range(4) for j in range(4)])
@@ -84,9 +84,9 @@ def _add_centred(sums, rows, parts, x, x_bytes):
 
 
 # Products, for dot_rows and dot4_rows of row_loops.py.
-BY_16 = 1, FINE8_BYTES, _unpack, _add, end_one
-BY_32 = 1, FINE8_BYTES, _unpack_by_32, _add_by_32, end_both
-CENTRED = 1, FINE8_BYTES, _unpack_centred, _add_centred, end_one
+BY_16 = 1, FINE8_BYTES, _unpack, _add, end_one, none_shared
+BY_32 = 1, FINE8_BYTES, _unpack_by_32, _add_by_32, end_both, none_shared
+CENTRED = 1, FINE8_BYTES, _unpack_centred, _add_centred, end_one, none_shared
 
 
 @inline

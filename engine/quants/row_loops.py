@@ -6,6 +6,8 @@ Weights are taken 256 at a time, a run. A product tells what is done with them, 
     unpack(scales, weights, run)         makes a run's numbers ready (`parts`)
     add(sums, rows, parts, x, x_bytes)   adds their product with a run of input values
     end(out, out_bytes, sums)            writes a weight row's results
+    add_shared                           adds a run that two rows share: add_shared below, or
+                                         none_shared where a run is one block, which costs nothing
 
 and a layout, (run_bytes, scales, weights), how a type's runs are read. Sums are two tiles for `add`
 to use, f32x16 and f32x8. (No function stands first in the tuples: Numba takes a tuple that begins
@@ -42,9 +44,9 @@ from engine.kernels.simd import (
 # Whether a run is unpacked beside the products of the one before, as a CPU that waits for it does
 # not find enough else to do. With 16 registers, or short ones, there is no room for it.
 _EARLY = L == 16
-# Several input rows of more than so many runs are read in chunks of them, which stay in the L1
-# cache while weight rows pass by: 16 kB of fine8 for four rows, 20 kB of fine16. One row is read
-# through: memory is faster in order.
+# Four input rows of more than so many whole runs are read in chunks of them, which stay in the L1
+# cache while weight rows pass by: 16 kB of fine8, 20 kB of fine16. Fewer rows are read through:
+# memory is faster in order.
 _CHUNK = 8
 _LATER = 4  # rows of weights ahead at which chunks are prefetched
 _ROOM = 320  # bytes: eight blocks of 34, and a whole number of vectors
@@ -74,18 +76,13 @@ def dot_rows(product, layout, at, to):
 @inline
 def dot4_rows(product, layout, at, n_x, to):
     """QuantType.dot4. at: (w, row_bytes, n_rows, n_in); to: (x, x_bytes, out, out_bytes)."""
+    n_in = at[3]
     if n_x <= 2:
-        _few_rows(TWO, 2 * _CHUNK, product, layout, at, to)
+        _in_order(TWO, product, layout, at, to)
+    elif n_in > 256 * _CHUNK and n_in % 256 == 0:
+        _by_chunks(FOUR, product, layout, at, to)
     else:
-        _few_rows(FOUR, _CHUNK, product, layout, at, to)
-
-
-@inline
-def _few_rows(rows, chunk, product, layout, at, to):
-    if at[3] >= 256 * (chunk + 1):
-        _by_chunks(rows, chunk, product, layout, at, to)
-    else:
-        _in_order(rows, product, layout, at, to)
+        _in_order(FOUR, product, layout, at, to)
 
 
 @inline
@@ -101,7 +98,7 @@ def _in_order(rows, product, layout, at, to):
     """
     w, row_bytes, n_rows, n_in = at
     x, x_bytes, out, out_bytes = to
-    blocks, input_bytes, unpack, _, end = product
+    blocks, input_bytes, unpack, _, end, share = product
     run_bytes, scales, weights = layout
     in_line, limit = rows_in_line(n_in), (w + n_rows * row_bytes, stack(_ROOM))
     parts = unpack(scales, weights, _readable(w, run_bytes, limit))
@@ -110,7 +107,6 @@ def _in_order(rows, product, layout, at, to):
         sums = _no_sums(rows)
         for r in range(first, min(first + in_line, n_rows)):
             n_values = (r - first + 1) * n_in  # of this line, up to the row's end
-            # Where a run is one block, none is shared: the compiler sees that.
             n, shared = (n_values >> 8) - n_read, (n_values & 255) * blocks >> 8
             row_end = run + n * run_bytes
             sums, parts = _add_runs(
@@ -121,7 +117,7 @@ def _in_order(rows, product, layout, at, to):
             next_sums = _no_sums(rows)
             if shared > 0:
                 following = run + run_bytes if in_line > 1 else w + (r + 1) * row_bytes
-                sums, next_sums, parts = _add_shared(
+                sums, next_sums, parts = share(
                     sums, parts, rows, product, layout, shared,
                     (run, following, limit), (0, _ask_in_order), (inputs, x_bytes),
                 )  # fmt: skip
@@ -131,49 +127,38 @@ def _in_order(rows, product, layout, at, to):
 
 
 @inline
-def _by_chunks(rows, chunk, product, layout, at, to):
-    """Weight rows L at a time, chunk by chunk of their runs; their sums wait in memory meanwhile.
-
-    No rows are in line here: what ends in the middle of a run is as in _in_order.
-    """
+def _by_chunks(rows, product, layout, at, to):
+    """Weight rows of whole runs, L at a time, chunk by chunk. Their sums wait in memory."""
     w, row_bytes, n_rows, n_in = at
     x, x_bytes, out, out_bytes = to
-    blocks, input_bytes, unpack, _, end = product
+    _, input_bytes, unpack, _, end, _ = product
     run_bytes, scales, weights = layout
-    limit, waiting = (w + n_rows * row_bytes, stack(_ROOM)), stack(_WAITING)
-    n, shared = n_in >> 8, (n_in & 255) * blocks >> 8
+    n, limit, waiting = n_in // 256, (w + n_rows * row_bytes, stack(_ROOM)), stack(_WAITING)
     parts = unpack(scales, weights, w)
     for first_row in range(0, n_rows, L):
         rows_at, m = w + first_row * row_bytes, min(L, n_rows - first_row)
-        for first in range(0, n, chunk):
-            k = min(chunk, n - first)
+        for first in range(0, n, _CHUNK):
+            k = min(_CHUNK, n - first)
             is_end = first + k == n
             here = rows_at + first * run_bytes
             then = rows_at + m * row_bytes if is_end else here + k * run_bytes
             for r in range(m):
-                run, inputs = here + r * row_bytes, x + first * input_bytes
-                chunk_end = run + k * run_bytes
-                after = _nth(here, then, row_bytes, m, r + 1)
-                ask = _nth(here, then, row_bytes, m, r + _LATER) - run, _ask_for_chunk
-                place = waiting + r * _SUMS_BYTES
+                run, place = here + r * row_bytes, waiting + r * _SUMS_BYTES
+                following = _nth(here, then, row_bytes, m, r + 1)
+                ahead = _nth(here, then, row_bytes, m, r + _LATER) - run
                 sums = _no_sums(rows)
                 if first > 0:
                     sums = load_sums(sums[0], place), load_sums(sums[1], place + _LOWER)
                 sums, parts = _add_runs(
                     sums, parts, rows, product, layout, k,
-                    (run, chunk_end if is_end and shared > 0 else after, limit),
-                    ask, (inputs, x_bytes),
+                    (run, following, limit), (ahead, _ask_for_chunk),
+                    (x + first * input_bytes, x_bytes),
                 )  # fmt: skip
-                if not is_end:
+                if is_end:
+                    end(out + 4 * (first_row + r), out_bytes, sums)
+                else:
                     store_sums(place, sums[0])
                     store_sums(place + _LOWER, sums[1])
-                    continue
-                if shared > 0:
-                    sums, _, parts = _add_shared(
-                        sums, parts, rows, product, layout, shared,
-                        (chunk_end, after, limit), ask, (inputs + k * input_bytes, x_bytes),
-                    )  # fmt: skip
-                end(out + 4 * (first_row + r), out_bytes, sums)
 
 
 @inline
@@ -189,7 +174,7 @@ def _add_runs(sums, parts, rows, product, layout, n, where, ask, x):
     where: (first run, the one to follow the last, the rows' limit); ask: see _ask_for; x: (first
     run of inputs, bytes from one input row to the next).
     """
-    _, input_bytes, unpack, add_product, _ = product
+    _, input_bytes, unpack, add_product, _, _ = product
     run_bytes, scales, weights = layout
     run, following, limit = where
     inputs, x_bytes = x
@@ -212,11 +197,17 @@ def _add_runs(sums, parts, rows, product, layout, n, where, ask, x):
 
 
 @inline
-def _add_shared(sums, parts, rows, product, layout, shared, where, ask, x):
+def add_shared(sums, parts, rows, product, layout, shared, where, ask, x):
     """(sums, the next row's, parts) after a run whose first `shared` blocks are the row's."""
     both, parts = _add_runs(_no_sums(rows), parts, rows, product, layout, 1, where, ask, x)
     own, others = split_lanes(both[0], BLOCK_OF_COLUMN, shared)
     return (add(sums[0], own), sums[1]), (others, both[1]), parts
+
+
+@inline
+def none_shared(sums, parts, rows, product, layout, shared, where, ask, x):
+    """In place of it where rows are whole runs: never called, but Numba compiles what might be."""
+    return sums, sums, parts
 
 
 @inline
