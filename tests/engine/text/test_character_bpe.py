@@ -5,7 +5,6 @@ llama.cpp's are test_pre_tokenizer.py's matter.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +16,7 @@ from gguf import TokenType
 from engine.errors import GGUFError
 from engine.files.gguf_file import GGUFFile
 from engine.text.tokenizer import Tokenizer
+from tests.stopwatch import fastest
 from tests.vocab_gguf import write_characters_gguf
 
 MERGES = ("a b", "ab ab", "▁ a", "b a", "▁ ▁", "▁a b", "a a", "aa aa", "漢 字", "> <", "a ▁")
@@ -92,11 +92,7 @@ def test_byte_tokens_are_needed(tmp_path: Path) -> None:
 def test_time_is_about_linear(text: str, make: Callable[..., Tokenizer]) -> None:
     tokenizer = make()
 
-    def seconds(n: int) -> float:
-        started = time.thread_time()
-        tokenizer.encode((text * n)[:n])
-        return time.thread_time() - started
-
-    half = min(seconds(50_000) for _ in range(2))
-    whole = min(seconds(100_000) for _ in range(2))
-    assert whole < 3 * half + 0.05
+    half = fastest(2, lambda: tokenizer.encode((text * 50_000)[:50_000]))
+    whole = fastest(2, lambda: tokenizer.encode((text * 100_000)[:100_000]))
+    assert whole.loops < 30  # about a second
+    assert whole.seconds < 3 * half.seconds + 0.05

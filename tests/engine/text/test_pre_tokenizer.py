@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from gguf import TokenType
 from engine.files.gguf_file import GGUFFile
 from engine.text.pre_tokenizer import PRE_TOKENIZERS
 from engine.text.tokenizer import Tokenizer
+from tests.stopwatch import fastest
 from tests.vocab_gguf import write_characters_gguf, write_vocab_gguf
 
 # Made by make_pre_tokenizers.py beside it.
@@ -109,12 +109,7 @@ def test_time_is_about_linear(pre: str) -> None:
     splitter = PRE_TOKENIZERS[pre].splitter()
 
     def seconds(text: str) -> float:
-        times = []
-        for _ in range(3):  # of which one may meet Python's collector
-            started = time.thread_time()
-            splitter.pre_tokenize_str(text)
-            times.append(time.thread_time() - started)
-        return min(times)
+        return fastest(3, lambda: splitter.pre_tokenize_str(text)).seconds
 
     for run in RUNS:
         # The end is what a look ahead finds at last, and fails at.

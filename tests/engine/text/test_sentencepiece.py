@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from engine.errors import GGUFError
 from engine.files.gguf_file import GGUFFile
 from engine.text.tokenizer import StreamDecoder, Tokenizer
-from tests.stopwatch import Stopwatch
+from tests.stopwatch import Stopwatch, fastest
 from tests.vocab_gguf import PIECES, write_sentencepiece_gguf
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden/tokenizers.json").read_text("utf-8"))
@@ -115,15 +114,13 @@ def test_characters_that_are_no_piece(make: Callable[..., Tokenizer]) -> None:
     ids=["a", "ab", "pieces", "bytes", "words", "space", "over spaces"],
 )  # fmt: skip
 def test_time_is_about_linear(text: str, tiny: Tokenizer) -> None:
-    def seconds(part: str) -> float:
-        started = time.thread_time()
+    def there_and_back(part: str) -> None:
         assert tiny.decode(tiny.encode(part)) == part
-        return time.thread_time() - started
 
-    half = min(seconds(text[: len(text) // 2]) for _ in range(2))
-    whole = min(seconds(text) for _ in range(2))
-    assert whole < 1.5  # of it a quarter is the way back
-    assert whole < 3 * half + 0.05
+    half = fastest(2, lambda: there_and_back(text[: len(text) // 2]))
+    whole = fastest(2, lambda: there_and_back(text))
+    assert whole.loops < 43  # about 1.5 s, of which a quarter is the way back
+    assert whole.seconds < 3 * half.seconds + 0.05
 
 
 @pytest.mark.slow
