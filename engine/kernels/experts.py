@@ -12,11 +12,13 @@ from engine.jit import inline
 from engine.kernels.activation import SEGMENT
 from engine.kernels.atomics import call_address
 from engine.kernels.matmul import (
+    MOST_ROWS,
     ROW_STEP,
     input_bytes,
     input_planes,
     multiply_tile,
     out_bytes,
+    rows_of_turn,
     write_products,
 )
 from engine.kernels.op import (
@@ -46,9 +48,6 @@ from engine.kernels.simd import (
     zeros,
 )
 from engine.kernels.tile import N
-
-# Weight rows of an expert that a thread takes at a time when there are few input rows (matmul.py).
-_MOST_ROWS, _TURNS = 256, 8
 
 
 @kernel
@@ -80,9 +79,8 @@ def _read_run(op, batch, thread, n_threads):
     o = fields(op)
     scratch = o.scratch + thread * o.scratch_bytes
     n_present = read_i32(o.present)
-    # Each thread should come back for more several times, so that all end together.
-    turn = n_present * o.n_out // (_TURNS * n_threads) // ROW_STEP * ROW_STEP
-    turn = min(max(turn, ROW_STEP), _MOST_ROWS if n_rows(op, batch) == 1 else ROW_STEP)
+    most = MOST_ROWS if n_rows(op, batch) == 1 else ROW_STEP
+    turn = rows_of_turn(n_present * o.n_out, most, n_threads)
     n_turns = (o.n_out + turn - 1) // turn
     items = n_present * n_turns
     while True:

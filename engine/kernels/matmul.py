@@ -19,7 +19,7 @@ from engine.kernels.tile import K_CHUNK, N, offset_at, scale_at
 # Weight rows that a thread takes at a time when there are few input rows. Each should come back for
 # more several times, so that all end together, and goes on where it was: memory is read fastest in
 # order, and what was prefetched behind the last row is what comes next.
-_MOST_ROWS, _TURNS = 256, 8
+MOST_ROWS, _TURNS = 256, 8
 # They are a multiple of this: rows are taken L at a time, or in lines of several.
 ROW_STEP = max(L, MOST_IN_LINE)
 _L2_BYTES = 1 << 17  # a run that several fours of input rows pass over stays in the L2 cache
@@ -29,6 +29,13 @@ _L2_BYTES = 1 << 17  # a run that several fours of input rows pass over stays in
 def out_bytes(n):
     """Bytes from one output row of n values to the next."""
     return (n + 15) // 16 * 64
+
+
+@inline
+def rows_of_turn(n_rows, most, n_threads):
+    """How many of n_rows weight rows a thread takes at a time: not more than `most`, but a step."""
+    turn = min(n_rows // (_TURNS * n_threads), most, MOST_ROWS)
+    return max(turn // ROW_STEP * ROW_STEP, ROW_STEP)
 
 
 @inline
@@ -96,9 +103,8 @@ def matmul(op, batch, thread, n_threads):
     out_stride = out_bytes(o.n_out)
     scratch = o.scratch + thread * o.scratch_bytes
     if are_few(op, batch):
-        turn = o.n_out // (_TURNS * n_threads) // ROW_STEP * ROW_STEP
-        most = _MOST_ROWS if rows <= 4 else _L2_BYTES // o.row_bytes // ROW_STEP * ROW_STEP
-        turn = max(min(turn, most, _MOST_ROWS), ROW_STEP)
+        most = MOST_ROWS if rows <= 4 else _L2_BYTES // o.row_bytes
+        turn = rows_of_turn(o.n_out, most, n_threads)
         while True:
             first = take_from_shares(op, turn, o.n_out, thread, n_threads)
             if first >= o.n_out or cancelled(batch):
